@@ -1,0 +1,8 @@
+pub mod checkpoint;
+pub mod corpus;
+pub mod error;
+pub mod kernels;
+pub mod random;
+pub mod recipe;
+
+pub use error::{Error, Result};
