@@ -1,7 +1,11 @@
 pub mod checkpoint;
 pub mod corpus;
 pub mod error;
+pub mod feedback;
+pub mod files;
 pub mod kernels;
+pub mod lora;
+pub mod model;
 pub mod random;
 pub mod recipe;
 
