@@ -6,8 +6,8 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use crate::error::{Error, Result};
 use crate::recipe::{
-    Form, Format, Gate, Group, Length, LoraVariant, Phase, Recipe, Scaffold, ScaffoldFormat, Targets, Validation,
-    scaffold, schema,
+    Dtype, Form, Format, Gate, Group, Length, LoraVariant, Phase, Recipe, Scaffold, ScaffoldFormat, Targets,
+    Validation, scaffold, schema,
 };
 
 #[derive(Debug, Args)]
@@ -123,8 +123,12 @@ fn summary(recipe: &Recipe) -> Result<String> {
         Length::Epochs(epochs) => format!("{epochs} epochs"),
         Length::Steps(steps) => count(steps, "step"),
     };
+    let dtype = match recipe.model.dtype {
+        Dtype::F32 => "f32",
+        Dtype::Bf16 => "bf16",
+    };
     let mut lines = vec![
-        format!("  base    {}, {} on {}", recipe.model.base, word(&recipe.model.dtype), recipe.model.device),
+        format!("  base    {}, {dtype} on {}", recipe.model.base, recipe.model.device),
         format!(
             "  data    {}, {validation}; {format} from the columns {}",
             count(recipe.data.train.len(), "file"),
@@ -197,9 +201,43 @@ fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-fn word(dtype: &crate::recipe::Dtype) -> &'static str {
-    match dtype {
-        crate::recipe::Dtype::F32 => "f32",
-        crate::recipe::Dtype::Bf16 => "bf16",
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recipe_that_is_there_is_overwritten_only_with_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recipes/mine.toml");
+        let write = |base: &str, force| new(&path, FormatArg::Text, base, "train.parquet", force);
+        write("first", false).unwrap();
+        let error = write("second", false).unwrap_err();
+        assert_eq!(
+            (error.exit_code(), error.to_string().ends_with("mine.toml exists; --force overwrites it")),
+            (2, true)
+        );
+        assert!(std::fs::read_to_string(&path).unwrap().contains("base = \"first\""));
+        write("second", true).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains("base = \"second\"") && text.contains("name = \"mine\""));
+    }
+
+    #[test]
+    fn the_summary_says_what_is_trained_and_when() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("train.parquet"), "").unwrap();
+        let path = folder.path().join("shop.toml");
+        new(&path, FormatArg::PromptCompletion, "org/name", "train.parquet", false).unwrap();
+        let summary = summary(&Recipe::load(&path, &[]).unwrap()).unwrap();
+        for wanted in [
+            "org/name, bf16 on cpu",
+            "validation: 10 % of the rows; prompt and completion from the columns completion, prompt",
+            "LoRA (rank 16, alpha 32, on all linear layers) and feedback (residual, sigmoid gate)",
+            "0 % to 50 % of the steps: updates LoRA; passes 1 (100 %); loss weights 1 and 1",
+            "60 % to 100 % of the steps: updates LoRA and feedback; passes 2 (90 %), 3 (10 %); loss weights 0.3 and 1",
+            "adapters/shop",
+        ] {
+            assert!(summary.contains(wanted), "wanted {wanted}\nfound\n{summary}");
+        }
     }
 }

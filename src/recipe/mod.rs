@@ -64,8 +64,8 @@ impl Recipe {
     }
 
     fn read(path: &Path, overrides: &[String], places: Option<&Places>) -> Result<Self> {
-        let text =
-            std::fs::read_to_string(path).map_err(|e| Error::recipe(path, 0, format!("cannot read the recipe: {e}")))?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Error::recipe(path, 0, format!("cannot read the recipe: {e}")))?;
         let schema = schema();
         let mut document = Document::parse(path, &text)?;
         document.set(overrides, &schema)?;
@@ -147,12 +147,23 @@ pub enum Overlong {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Format {
     /// Every token is trained.
-    Text { template: String },
+    Text {
+        template: String,
+    },
     /// The completion is trained.
-    PromptCompletion { prompt: String, completion: String },
+    PromptCompletion {
+        prompt: String,
+        completion: String,
+    },
     /// `messages` names a column with a list of `{role, content}`.
-    ChatMessages { messages: String },
-    ChatTurns { system: Option<String>, user: String, assistant: String },
+    ChatMessages {
+        messages: String,
+    },
+    ChatTurns {
+        system: Option<String>,
+        user: String,
+        assistant: String,
+    },
 }
 
 impl Format {

@@ -47,7 +47,11 @@ impl Places {
         }
         let parts = typed.split('/').count();
         let is_path = parts > 2 || typed.starts_with(['.', '/', '~']) || typed.ends_with(".gguf");
-        if is_path { Err(format!("no such file or folder; tried {}", self.shown(&tried))) } else { Ok(typed.to_string()) }
+        if is_path {
+            Err(format!("no such file or folder; tried {}", self.shown(&tried)))
+        } else {
+            Ok(typed.to_string())
+        }
     }
 
     fn candidates(&self, typed: &str) -> Vec<PathBuf> {

@@ -59,7 +59,8 @@ pub fn resolve(document: &Document, written: &[PhaseWritten], parts: Parts, prob
         problems.push(document.problem("train.phases", "no phase updates \"lora\", but there is a [lora] section"));
     }
     if parts.feedback && all(Group::Feedback) {
-        problems.push(document.problem("train.phases", "no phase updates \"feedback\", but there is a [feedback] section"));
+        problems
+            .push(document.problem("train.phases", "no phase updates \"feedback\", but there is a [feedback] section"));
     }
     phases
 }
@@ -70,7 +71,7 @@ fn mixture(written: &BTreeMap<String, f64>) -> BTreeMap<usize, f64> {
 }
 
 fn check(phase: &PhaseWritten, mix: &BTreeMap<usize, f64>, parts: Parts, report: &mut impl FnMut(&str, String)) {
-    let sum: f64 = mix.values().sum();
+    let sum = mix.values().fold(0.0, |sum, share| sum + share);
     if (sum - 1.0).abs() > 1e-6 {
         return report("mix", format!("the probabilities sum to {sum}, expected 1"));
     }

@@ -31,7 +31,9 @@ impl Recipe {
     /// and how often is written and validated, the patience of early stopping, and `train.recompute`.
     pub fn resume_conflicts(&self, new: &Recipe) -> Vec<String> {
         let free = |key: &str| {
-            FREE_ON_RESUME.iter().any(|free| key.strip_prefix(free).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+            FREE_ON_RESUME
+                .iter()
+                .any(|free| key.strip_prefix(free).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
         };
         self.changes(new).into_iter().filter(|(key, _)| !free(key)).map(|(_, change)| change).collect()
     }
@@ -89,7 +91,11 @@ impl Recipe {
             },
             output: Output {
                 adapter: text(&self.output.adapter),
-                checkpoints: self.output.checkpoints.as_ref().map(|c| CheckpointsWritten { every: c.every, keep: c.keep }),
+                checkpoints: self
+                    .output
+                    .checkpoints
+                    .as_ref()
+                    .map(|c| CheckpointsWritten { every: c.every, keep: c.keep }),
             },
         }
     }

@@ -197,7 +197,8 @@ impl Resolver<'_> {
         };
         let batch_tokens = train.batch_tokens.unwrap_or(max_seq_len.max(1024));
         if batch_tokens < max_seq_len {
-            let message = format!("{batch_tokens} is less than data.max_seq_len = {max_seq_len}: a document may not fit");
+            let message =
+                format!("{batch_tokens} is less than data.max_seq_len = {max_seq_len}: a document may not fit");
             self.report("train.batch_tokens", message);
         }
         if train.lr.is_some() && !parts.lora {

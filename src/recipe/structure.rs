@@ -113,7 +113,8 @@ impl Checker<'_> {
 
     fn entry(&mut self, name: &str, child: &Node, schema: &Json, key: &str) {
         let path = join(key, name);
-        let names: Vec<_> = schema["propertyNames"]["enum"].as_array().into_iter().flatten().flat_map(Json::as_str).collect();
+        let names: Vec<_> =
+            schema["propertyNames"]["enum"].as_array().into_iter().flatten().flat_map(Json::as_str).collect();
         if !names.is_empty() && !names.contains(&name) {
             return self.report(Some(&child.origin), &path, format!("not allowed here; allowed: {}", names.join(", ")));
         }
@@ -129,7 +130,8 @@ impl Checker<'_> {
     /// What to write instead of the unknown `name`: the nearest key at that level, the key that other tools call so, the
     /// same key at another level, or any of the level's keys.
     fn suggestion(&self, name: &str, schema: &Json, key: &str) -> String {
-        let known: Vec<_> = schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+        let known: Vec<_> =
+            schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
         let elsewhere = ELSEWHERE.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| ours.to_string());
         let near = || nearest(name, known.iter().copied()).map(|near| join(key, near));
         match elsewhere.or_else(near).or_else(|| find(self.root, name, "")) {
@@ -229,6 +231,7 @@ fn expected(schema: &Json) -> String {
         "boolean" => "true or false".into(),
         _ => match words(schema).as_slice() {
             [] => "a string".into(),
+            [only] => format!("{only:?}"),
             words => format!("one of {}", words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ")),
         },
     }
