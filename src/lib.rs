@@ -1,6 +1,8 @@
 pub mod checkpoint;
+pub mod cli;
 pub mod corpus;
 pub mod error;
+pub mod eval;
 pub mod feedback;
 pub mod files;
 pub mod infer;
@@ -9,5 +11,7 @@ pub mod lora;
 pub mod model;
 pub mod random;
 pub mod recipe;
+pub mod train;
+pub mod tuned;
 
 pub use error::{Error, Result};

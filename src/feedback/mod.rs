@@ -7,7 +7,7 @@ mod store;
 
 pub use multipass::{passes, passes_with};
 pub use plan::Plan;
-pub use store::{FeedbackConfig, load, save};
+pub use store::{CONFIG, FeedbackConfig, load, load_weights, save};
 
 use std::sync::Mutex;
 

@@ -4,4 +4,4 @@ mod build;
 mod peft;
 
 pub use build::{LoraConfig, build, init};
-pub use peft::{load, save};
+pub use peft::{CONFIG, load, save};
