@@ -1,4 +1,5 @@
 pub mod checkpoint;
+pub mod cli;
 pub mod corpus;
 pub mod error;
 pub mod kernels;
