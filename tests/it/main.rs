@@ -1,1 +1,6 @@
-
+mod chat_template;
+mod checkpoint;
+mod fetch;
+mod gguf;
+mod inspect;
+mod tiny;
