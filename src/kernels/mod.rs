@@ -1,5 +1,13 @@
-//! CPU operations with their backward. Plain slices in, plain slices out, threads over rows; no tensor library here
-//! but for the `CustomOp` seams. All matrices are row-major f32 unless a name says otherwise.
+//! CPU operations with their backward. Slices in, slices out, threads over rows and tasks whose sums have one order;
+//! `ops` alone knows the tensor library. All matrices are row-major f32 unless a name says otherwise.
 
+pub mod attention;
+pub mod elementwise;
+pub mod fuse;
 pub mod gemm;
+pub mod head;
+pub mod layer;
+pub mod linear;
+pub mod ops;
 pub mod packed;
+pub mod pool;

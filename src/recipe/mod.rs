@@ -64,12 +64,23 @@ pub enum Overlong {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Format {
     /// Every token is trained.
-    Text { template: String },
+    Text {
+        template: String,
+    },
     /// The completion is trained.
-    PromptCompletion { prompt: String, completion: String },
+    PromptCompletion {
+        prompt: String,
+        completion: String,
+    },
     /// `messages` names a column with a list of `{role, content}`.
-    ChatMessages { messages: String },
-    ChatTurns { system: Option<String>, user: String, assistant: String },
+    ChatMessages {
+        messages: String,
+    },
+    ChatTurns {
+        system: Option<String>,
+        user: String,
+        assistant: String,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -88,7 +99,8 @@ pub enum Targets {
     Modules(Vec<String>),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LoraVariant {
     Lora,
     Rslora,
@@ -104,13 +116,15 @@ pub struct FeedbackRecipe {
     pub jitter: f64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Form {
     Residual,
     Replace,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Gate {
     Sigmoid,
     Signed,
@@ -175,7 +189,8 @@ pub struct Phase {
 }
 
 /// A group of trained tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Group {
     Lora,
     Feedback,
@@ -190,7 +205,8 @@ pub struct EvalRecipe {
 }
 
 /// Decode modes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
     Standard,
     Soft,

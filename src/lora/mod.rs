@@ -1,0 +1,7 @@
+//! LoRA adapters: which modules get one, how they start, and PEFT's folder format. The arithmetic is the kernels'.
+
+mod build;
+mod peft;
+
+pub use build::{LoraConfig, build, init};
+pub use peft::{load, save};
