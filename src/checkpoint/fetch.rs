@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::hub::{Hub, HubId, Progress, parse_id};
 use super::sha256_file;
 use crate::error::{Error, Result};
+use crate::files;
 
 /// Written beside the files: what was fetched, so that asking again is quick.
 const RECORD: &str = "fetched.json";
@@ -236,13 +237,7 @@ fn write_record(folder: &Path, name: &str, source: &str, names: &[String]) -> Re
         files.insert(name.clone(), FileRecord { sha256: sha256_file(&path)?, bytes, modified });
     }
     let record = Record { name: name.into(), source: source.into(), files };
-    let text = serde_json::to_vec_pretty(&record).map_err(|e| Error::Internal(e.to_string()))?;
-    let path = folder.join(RECORD);
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(Error::io(folder))?;
-    std::io::Write::write_all(&mut file, &text).map_err(Error::io(&path))?;
-    file.as_file().sync_all().map_err(Error::io(&path))?;
-    file.persist(&path).map_err(|e| Error::io(&path)(e.error))?;
-    Ok(())
+    files::write_json(&folder.join(RECORD), &record)
 }
 
 /// A folder beside its final place.
