@@ -1,0 +1,14 @@
+pub mod checkpoint;
+pub mod cli;
+pub mod corpus;
+pub mod error;
+pub mod feedback;
+pub mod files;
+pub mod infer;
+pub mod kernels;
+pub mod lora;
+pub mod model;
+pub mod random;
+pub mod recipe;
+
+pub use error::{Error, Result};
