@@ -1,1 +1,5 @@
+mod checkpoint;
+mod fetch;
+mod golden;
 mod recipe;
+mod support;
