@@ -130,8 +130,8 @@ impl<'a> Encoder<'a> {
     }
 
     /// Checks a file's columns against the templates; returns those to read.
-    pub fn columns(&self, table: &Table, r#use: Use) -> Result<Vec<String>> {
-        let document = r#use == Use::Document;
+    pub fn columns(&self, table: &Table, purpose: Use) -> Result<Vec<String>> {
+        let document = purpose == Use::Document;
         let templates: Vec<&Template> = match &self.parts {
             Parts::Text(template) => vec![template],
             Parts::PromptCompletion { prompt, completion } if document => vec![prompt, completion],
@@ -207,7 +207,7 @@ impl<'a> Encoder<'a> {
         Ok(if ids.is_empty() { Encoded::Dropped("prompt is empty".to_string()) } else { Encoded::Ready(ids) })
     }
 
-    fn messages(&self, row: &Row, r#use: Use) -> Result<Encoded<Vec<Json>>> {
+    fn messages(&self, row: &Row, purpose: Use) -> Result<Encoded<Vec<Json>>> {
         let (system, user, assistant) = match &self.parts {
             Parts::Messages(column) => return chat::messages_of(row, column),
             Parts::Turns { system, user, assistant } => (system, user, assistant),
@@ -223,7 +223,7 @@ impl<'a> Encoder<'a> {
             }
         }
         messages.push(json!({"role": "user", "content": ready!(self.filled(user, row, "user turn")?)}));
-        if r#use == Use::Document {
+        if purpose == Use::Document {
             let text = ready!(self.filled(assistant, row, "assistant turn")?);
             messages.push(json!({"role": "assistant", "content": text}));
         }

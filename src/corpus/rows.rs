@@ -71,11 +71,19 @@ impl Row {
         Error::data(&self.source.path, format!("row {}: {message}", self.index))
     }
 
-    /// The map that templates look names up in: all cells that are not null.
-    pub(super) fn context(&self) -> Value {
+    /// The map that templates look names up in: all cells that are not null, and under `whole`, where no column is
+    /// called so, the map of them.
+    pub(super) fn context(&self, whole: Option<&str>) -> Value {
         let names = self.source.columns.iter().map(String::as_str);
-        let cells = names.zip(&self.cells).filter(|(_, cell)| !cell.value.is_undefined());
-        Value::from_pairs(cells.map(|(name, cell)| (name, cell.value.clone())))
+        let filled = names.zip(&self.cells).filter(|(_, cell)| !cell.value.is_undefined());
+        let cells: Vec<(&str, Value)> = filled.map(|(name, cell)| (name, cell.value.clone())).collect();
+        match whole.filter(|name| self.cell(name).is_none()) {
+            Some(name) => {
+                let map = Value::from_pairs(cells.iter().cloned());
+                Value::from_pairs(cells.into_iter().chain([(name, map)]))
+            }
+            None => Value::from_pairs(cells),
+        }
     }
 }
 

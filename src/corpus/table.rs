@@ -190,13 +190,16 @@ impl Rows {
         (0..batch.num_rows()).map(row).collect()
     }
 
-    /// A batch failed: reads its rows one by one to name the first that does.
+    /// A batch failed: reads its rows one by one to name the first that does. Where none before it can be read either,
+    /// the fault lies in what the rows share (a dictionary, a page), and no single row is to blame.
     fn locate(&self, message: &str) -> Error {
         let (path, from) = (&self.table.path, self.next);
         if let Ok(reader) = self.table.reader(&self.source.columns, from, 1) {
             for (row, batch) in (from..from + BATCH_ROWS).zip(reader) {
-                if let Err(e) = batch {
-                    return Error::data(path, format!("row {row}: {e}"));
+                match batch {
+                    Err(e) if row > from => return Error::data(path, format!("row {row}: {e}")),
+                    Err(_) => break,
+                    Ok(_) => {}
                 }
             }
         }

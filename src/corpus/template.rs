@@ -113,6 +113,10 @@ impl Template {
         Ok(used)
     }
 
+    fn uses_row(&self) -> bool {
+        self.names.iter().any(|name| name == ROW)
+    }
+
     fn is_global(&self, name: &str) -> bool {
         self.environment.globals().any(|(global, _)| global == name)
     }
@@ -139,18 +143,7 @@ impl Template {
 
     /// Renders a row. Errors name file, row and the template's key.
     pub fn render(&self, row: &Row) -> Result<Rendered> {
-        let columns = row.context();
-        let context = match self.names.iter().any(|name| name == ROW) && row.cell(ROW).is_none() {
-            true => {
-                let pairs = columns
-                    .try_iter()
-                    .into_iter()
-                    .flatten()
-                    .filter_map(|key| Some((key.clone(), columns.get_item(&key).ok()?)));
-                Value::from_pairs(pairs.chain([(Value::from(ROW), columns.clone())]))
-            }
-            false => columns,
-        };
+        let context = row.context(self.uses_row().then_some(ROW));
         let template = self.environment.get_template(NAME).map_err(|e| Error::Internal(e.to_string()))?;
         match template.render(context) {
             Ok(text) => Ok(Rendered::Text(text)),
@@ -165,33 +158,34 @@ impl Template {
     fn null_behind(&self, row: &Row, e: &minijinja::Error) -> Option<String> {
         let undefined = match e.kind() {
             ErrorKind::UndefinedError => true,
-            ErrorKind::InvalidOperation => e.detail().is_some_and(|detail| detail.contains("undefined")),
+            ErrorKind::InvalidOperation | ErrorKind::UnknownMethod => {
+                e.detail().is_some_and(|detail| detail.contains("undefined"))
+            }
             _ => false,
         };
         if !undefined {
             return None;
         }
-        let expression = e.range().and_then(|range| self.source.get(range)).unwrap_or_default();
+        // minijinja's own words where it knows what was undefined, else the piece of the template that failed.
+        let detail = e.detail().unwrap_or_default();
+        let named = detail.split_once("` is undefined").and_then(|(before, _)| before.rsplit_once('`'));
+        let piece = e.range().and_then(|range| self.source.get(range)).unwrap_or_default();
+        let piece = piece.trim_start_matches("{{").trim_end_matches("}}").trim();
+        let expression = named.map_or(piece, |(_, name)| name);
         let mentions = |name: &str| {
-            let detail = e.detail().unwrap_or_default();
-            detail.contains(&format!("`{name}` is undefined"))
-                || expression.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == name)
-                || expression.contains(&format!("\"{name}\""))
-                || expression.contains(&format!("'{name}'"))
+            let words = || expression.split(|c: char| !c.is_alphanumeric() && c != '_');
+            words().any(|word| word == name)
+                || ["\"", "'"].iter().any(|q| expression.contains(&format!("{q}{name}{q}")))
         };
-        let uses_row = self.names.iter().any(|name| name == ROW);
-        let used = |name: &&String| uses_row || self.names.contains(name);
+        let used = |name: &&String| self.uses_row() || self.names.contains(name);
         let columns: Vec<&String> = row.source.columns.iter().filter(used).collect();
         let null = |name: &&&String| row.cell(name).is_some_and(|cell| cell.value.is_undefined());
-        let mut nulls = columns.iter().filter(null);
-        if let Some(name) = nulls.clone().find(|name| mentions(name)).or_else(|| nulls.next()) {
+        let nulls: Vec<&&String> = columns.iter().filter(null).collect();
+        if let Some(name) = nulls.iter().find(|name| mentions(name)).or(nulls.first()) {
             return Some(name.to_string());
         }
         let holds_null = columns.iter().any(|name| row.cell(name).is_some_and(|cell| cell.holds_null));
-        holds_null.then(|| match expression.is_empty() {
-            true => "a value".to_string(),
-            false => expression.trim_start_matches("{{").trim_end_matches("}}").trim().to_string(),
-        })
+        holds_null.then(|| if expression.is_empty() { "a value".to_string() } else { expression.to_string() })
     }
 }
 

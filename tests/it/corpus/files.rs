@@ -8,6 +8,7 @@ use arrow::array::{
 };
 use arrow::datatypes::{DataType, Int8Type, Int16Type, Int32Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type};
 use fullband::corpus::{NotText, Table, as_text, is_text};
+use parquet::file::properties::WriterProperties;
 
 use super::fixtures::*;
 
@@ -144,18 +145,19 @@ fn bytes_that_are_not_text_name_their_row() {
     let message = train(&recipe(&[path]), &PLAIN).unwrap_err().to_string();
     assert!(message.contains("binary.parquet: row 1: column 'prompt' is not valid UTF-8"), "{message}");
 
-    // The same bytes in a column that claims to be text, which the reader itself refuses.
-    let ok: Vec<&str> = vec!["fine"; 5];
-    let path = write(
-        &folder,
-        "claimed.parquet",
-        &[("prompt", words(&ok)), ("completion", words(&["QQ1", "QQ2", "QQ3", "QQ4", "QQ5"]))],
-    );
-    let mut file = std::fs::read(&path).unwrap();
-    let at = file.windows(3).position(|window| window == b"QQ4").unwrap();
-    file[at] = 0xff;
-    std::fs::write(&path, file).unwrap();
-    let error = train(&recipe(&[path]), &PLAIN).unwrap_err();
-    assert_eq!(error.exit_code(), 3);
-    assert!(error.to_string().contains("claimed.parquet: row 3: "), "{error}");
+    // The same bytes in columns that claim to be text, which the reader itself refuses: row by row, or a dictionary
+    // whole.
+    for (dictionary, place) in [(false, "row 3: "), (true, "rows from 0 on: ")] {
+        let path = folder.path().join("claimed.parquet");
+        let completions = words(&["QQ1", "QQ2", "QQ3", "QQ4", "QQ5"]);
+        let properties = WriterProperties::builder().set_dictionary_enabled(dictionary).build();
+        write_with(&path, &[("prompt", words(&["fine"; 5])), ("completion", completions)], properties);
+        let mut file = std::fs::read(&path).unwrap();
+        let at = file.windows(3).position(|window| window == b"QQ4").unwrap();
+        file[at] = 0xff;
+        std::fs::write(&path, file).unwrap();
+        let error = train(&recipe(&[path]), &PLAIN).unwrap_err();
+        assert_eq!(error.exit_code(), 3);
+        assert!(error.to_string().contains(&format!("claimed.parquet: {place}")), "{error}");
+    }
 }

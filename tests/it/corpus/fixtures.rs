@@ -27,8 +27,11 @@ pub fn numbers(values: &[i64]) -> ArrayRef {
 
 /// Writes a file with row groups of `group` rows.
 pub fn write_groups(path: &Path, columns: &[(&str, ArrayRef)], group: usize) {
+    write_with(path, columns, WriterProperties::builder().set_max_row_group_row_count(Some(group)).build());
+}
+
+pub fn write_with(path: &Path, columns: &[(&str, ArrayRef)], properties: WriterProperties) {
     let batch = RecordBatch::try_from_iter_with_nullable(columns.iter().map(|(n, a)| (*n, a.clone(), true))).unwrap();
-    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(group)).build();
     let file = std::fs::File::create(path).unwrap();
     let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
     writer.write(&batch).unwrap();
@@ -43,7 +46,7 @@ pub fn write(folder: &tempfile::TempDir, name: &str, columns: &[(&str, ArrayRef)
 }
 
 /// A messages column: rows of (role, content, name).
-type Message<'a> = (&'a str, Option<&'a str>, Option<&'a str>);
+pub type Message<'a> = (&'a str, Option<&'a str>, Option<&'a str>);
 
 pub fn conversations(rows: &[&[Message]]) -> ArrayRef {
     let flat: Vec<Message> = rows.iter().flat_map(|row| row.iter().copied()).collect();

@@ -100,10 +100,9 @@ fn the_report_counts_what_the_corpus_holds() {
 
 #[test]
 fn long_lists_of_rows_are_counted_but_not_listed() {
-    let texts = vec![""; 50];
-    let mut completions = texts.clone();
+    let mut completions = [""; 50];
     completions[49] = "c";
-    let (_folder, path) = pairs(&vec!["p"; 50], &completions);
+    let (_folder, path) = pairs(&["p"; 50], &completions);
     let corpus = train(&recipe(&[path]), &PLAIN).unwrap();
     let dropped = &corpus.report.dropped["completion is empty"];
     assert_eq!((dropped.count, dropped.rows.len()), (49, 20));
