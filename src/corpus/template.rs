@@ -179,13 +179,15 @@ impl Template {
         };
         let used = |name: &&String| self.uses_row() || self.names.contains(name);
         let columns: Vec<&String> = row.source.columns.iter().filter(used).collect();
-        let null = |name: &&&String| row.cell(name).is_some_and(|cell| cell.value.is_undefined());
-        let nulls: Vec<&&String> = columns.iter().filter(null).collect();
-        if let Some(name) = nulls.iter().find(|name| mentions(name)).or(nulls.first()) {
+        let mentioned: Vec<&String> = columns.iter().filter(|name| mentions(name)).copied().collect();
+        // Nothing is mentioned where a variable of the template's own stands for a cell: then any null may be it.
+        let suspects = if mentioned.is_empty() { columns } else { mentioned };
+        let cells = || suspects.iter().filter_map(|name| Some((name, row.cell(name)?)));
+        if let Some((name, _)) = cells().find(|(_, cell)| cell.value.is_undefined()) {
             return Some(name.to_string());
         }
-        let holds_null = columns.iter().any(|name| row.cell(name).is_some_and(|cell| cell.holds_null));
-        holds_null.then(|| if expression.is_empty() { "a value".to_string() } else { expression.to_string() })
+        let part = || if expression.is_empty() { "a value".to_string() } else { expression.to_string() };
+        cells().any(|(_, cell)| cell.holds_null).then(part)
     }
 }
 

@@ -52,6 +52,7 @@ fn a_null_cell_drops_the_row_wherever_it_would_be_written() {
     for source in ["{{ brand.lower() }}", "{% for c in brand %}{{ c }}{% endfor %}", "{{ brand | tojson }}"] {
         assert_eq!(written(&shop(), source)[1], "<brand is null>", "{source}");
     }
+    assert_eq!(written(&shop(), "{% set b = brand %}{{ b | upper }}")[1], "<brand is null>");
     assert_eq!(written(&shop(), "{{ row['brand'] }}"), ["Acme", "<brand is null>"]);
     assert_eq!(written(&shop(), "{{ attrs.n }}"), ["7", "<attrs.n is null>"]);
 }
@@ -116,6 +117,9 @@ fn what_is_not_there_is_named() {
     assert!(message.contains("column 'attrs' has no field 'brnd'; did you mean 'brand'?"), "{message}");
     let message = refusal(&shop(), "{{ title }}: {{ tags[5] }}");
     assert!(message.contains("row 0: ") && message.contains("undefined"), "{message}");
+    // A null that the template provides for is not to blame.
+    let message = refusal(&shop(), "{{ brand | default('') }}{{ title[100] }}");
+    assert!(message.contains("row 0: ") && message.contains("title[100]"), "{message}");
     let message = refusal(&shop(), "{{ title | shout }}");
     assert!(message.contains("row 0: ") && message.contains("shout"), "{message}");
 
