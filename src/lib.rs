@@ -1,13 +1,13 @@
-//pub mod checkpoint;
-//pub mod corpus;
-//pub mod error;
-//pub mod feedback;
-//pub mod files;
-//pub mod infer;
-//pub mod kernels;
-//pub mod lora;
-//pub mod model;
-//pub mod random;
-//pub mod recipe;
+pub mod checkpoint;
+pub mod corpus;
+pub mod error;
+pub mod feedback;
+pub mod files;
+pub mod infer;
+pub mod kernels;
+pub mod lora;
+pub mod model;
+pub mod random;
+pub mod recipe;
 
-//pub use error::{Error, Result};
+pub use error::{Error, Result};

@@ -25,13 +25,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            mode: Mode::Standard,
-            prefill_passes: 1,
-            max_new: 128,
-            stop: Vec::new(),
-            sampling: Sampling::default(),
-        }
+        Self { mode: Mode::Standard, prefill_passes: 1, max_new: 128, stop: Vec::new(), sampling: Sampling::default() }
     }
 }
 

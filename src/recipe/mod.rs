@@ -1,8 +1,36 @@
 //! Recipes: what a run is asked to do. [`Recipe`] is the resolved form (defaults filled in, overrides applied, paths
 //! found, checked); nothing downstream re-interprets what was typed.
 
+//!
+//! A recipe goes through two stages. `written` holds what can be typed; `document` keeps the place of every key (file line
+//! or `--set`), `structure` checks keys, types and ranges against the JSON schema of the written types, and `resolve` turns
+//! the written recipe into a [`Recipe`] or says, with the place, why it does not hold together. Not checked here, because it
+//! takes the base or the corpus: module names of `lora.targets`, and the columns that templates use
+//! ([`Recipe::template_columns`]).
+
+mod document;
+mod paths;
+mod phases;
+mod render;
+mod resolve;
+mod scaffold;
+mod schema;
+mod structure;
+mod templates;
+mod written;
+
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use document::Document;
+use paths::Places;
+
+pub use scaffold::{Scaffold, ScaffoldFormat, scaffold};
+pub use schema::schema;
 
 /// A resolved recipe.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +46,57 @@ pub struct Recipe {
     pub output: OutputRecipe,
 }
 
+impl Recipe {
+    /// Reads the recipe at `path`, applies `overrides` (`train.lr=1e-4`, see `--set`), fills in the defaults and checks
+    /// all that needs neither the base nor the rows, files included. Input files are looked for relative to the recipe's
+    /// folder, then to the working folder. The error is [`Error::Recipe`], or [`Error::Usage`] where an override is at
+    /// fault, and names everything that is wrong, each with line, key and what was expected.
+    pub fn load(path: impl AsRef<Path>, overrides: &[String]) -> Result<Self> {
+        let path = path.as_ref();
+        let places = Places::of(path).map_err(Error::io(path))?;
+        Self::read(path, overrides, Some(&places))
+    }
+
+    /// Reads a resolved recipe as [`Recipe::to_toml`] wrote it, for example from an adapter's folder. The corpus and the
+    /// base that it names need not be there any more.
+    pub fn load_resolved(path: impl AsRef<Path>) -> Result<Self> {
+        Self::read(path.as_ref(), &[], None)
+    }
+
+    fn read(path: &Path, overrides: &[String], places: Option<&Places>) -> Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Error::recipe(path, 0, format!("cannot read the recipe: {e}")))?;
+        let schema = schema();
+        let mut document = Document::parse(path, &text)?;
+        document.set(overrides, &schema)?;
+        let problems = structure::check(&document, &schema);
+        if !problems.is_empty() {
+            return Err(document.error(problems));
+        }
+        let written = serde_json::from_value(document.to_json()).map_err(|e| Error::recipe(path, 0, e.to_string()))?;
+        resolve::resolve(&document, written, places).map_err(|problems| document.error(problems))
+    }
+
+    /// The columns that the recipe reads, each with the key that (first) names it: `title` ->
+    /// `data.prompt_completion.prompt`.
+    pub fn template_columns(&self) -> Result<BTreeMap<String, &'static str>> {
+        let mut columns = BTreeMap::new();
+        for (key, template) in self.data.format.templates() {
+            let used = templates::columns(template).map_err(|message| Error::Usage(format!("{key}: {message}")))?;
+            for column in used {
+                columns.entry(column).or_insert(key);
+            }
+        }
+        if let Format::ChatMessages { messages } = &self.data.format {
+            columns.insert(messages.clone(), "data.chat.messages");
+        }
+        if let Some(id) = &self.data.id {
+            columns.entry(id.clone()).or_insert("data.id");
+        }
+        Ok(columns)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelRecipe {
     /// Folder, `.gguf` file, hub id `org/name@revision`, or a name that `fullband fetch` knows.
@@ -27,9 +106,11 @@ pub struct ModelRecipe {
     pub device: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Dtype {
     F32,
+    #[default]
     Bf16,
 }
 
@@ -53,8 +134,10 @@ pub enum Validation {
     None,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Overlong {
+    #[default]
     Drop,
     Truncate,
     Error,
@@ -83,6 +166,24 @@ pub enum Format {
     },
 }
 
+impl Format {
+    /// The templates with their keys.
+    pub fn templates(&self) -> Vec<(&'static str, &str)> {
+        match self {
+            Self::Text { template } => vec![("data.text.template", template)],
+            Self::PromptCompletion { prompt, completion } => {
+                vec![("data.prompt_completion.prompt", prompt), ("data.prompt_completion.completion", completion)]
+            }
+            Self::ChatMessages { .. } => Vec::new(),
+            Self::ChatTurns { system, user, assistant } => {
+                let mut templates = vec![("data.chat.user", user.as_str()), ("data.chat.assistant", assistant)];
+                templates.extend(system.as_deref().map(|system| ("data.chat.system", system)));
+                templates
+            }
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoraRecipe {
     pub rank: usize,
@@ -99,7 +200,7 @@ pub enum Targets {
     Modules(Vec<String>),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LoraVariant {
     Lora,
@@ -116,30 +217,44 @@ pub struct FeedbackRecipe {
     pub jitter: f64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+/// How the carried state enters the input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
+    /// Added to the token's embedding; zero at the start.
     Residual,
+    /// In place of the embedding: the paper's, made for pretraining from scratch.
     Replace,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+/// What the token's embedding does to the carried state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Gate {
+    /// `sigma(z)`, the paper's.
     Sigmoid,
+    /// `2 sigma(z) - 1`, which can turn a sign.
     Signed,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How the feedback weights start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum FeedbackInit {
     Default,
+    /// Fitted so that the fused pass reproduces the base; `replace` only.
     WarmStart,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Positions of a later pass that keep their plain embeddings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Prefix {
+    /// A cut drawn for each document and pass.
     Random,
+    /// Exactly the prompt: what SOFT does.
     Prompt,
+    /// Only the first position: what FUSED does.
     None,
 }
 
@@ -169,11 +284,14 @@ pub enum Length {
     Steps(usize),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The learning rate after warm-up, down to 0 at the end except for `constant`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Schedule {
     Cosine,
     Linear,
     Constant,
+    /// Warm-up, stable, decay: constant until the last stretch.
     Wsd,
 }
 
@@ -189,7 +307,7 @@ pub struct Phase {
 }
 
 /// A group of trained tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
     Lora,
@@ -205,7 +323,7 @@ pub struct EvalRecipe {
 }
 
 /// Decode modes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     Standard,
