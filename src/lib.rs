@@ -1,6 +1,7 @@
 pub mod checkpoint;
 pub mod corpus;
 pub mod error;
+pub mod eval;
 pub mod feedback;
 pub mod files;
 pub mod infer;
@@ -9,5 +10,6 @@ pub mod lora;
 pub mod model;
 pub mod random;
 pub mod recipe;
+pub mod train;
 
 pub use error::{Error, Result};

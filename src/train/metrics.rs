@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::adapter::Losses;
 use super::tensorboard::EventFile;
 use crate::error::{Error, Result};
-use crate::recipe::{Group, Mode};
+use crate::recipe::Mode;
 
 pub const METRICS: &str = "metrics.jsonl";
 const TENSORBOARD: &str = "tensorboard";
@@ -93,13 +93,6 @@ pub fn name(mode: Mode) -> &'static str {
     }
 }
 
-pub fn group_name(group: Group) -> &'static str {
-    match group {
-        Group::Lora => "lora",
-        Group::Feedback => "feedback",
-    }
-}
-
 /// Both files of a run, open for writing.
 pub struct Metrics {
     path: PathBuf,
@@ -113,12 +106,11 @@ impl Metrics {
     pub fn open(folder: &Path, resumed: Option<usize>) -> Result<Self> {
         let path = folder.join(METRICS);
         if let Some(step) = resumed {
-            let kept: Vec<String> = read(&path)?
-                .into_iter()
-                .filter(|record| record.step() <= step)
-                .map(|record| line(&record))
-                .collect::<Result<_>>()?;
-            crate::files::write_text(&path, &kept.concat())?;
+            let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+            let records = parse(&path, &text)?;
+            let kept: String =
+                records.iter().filter(|(_, record)| record.step() <= step).map(|(line, _)| *line).collect();
+            crate::files::write_text(&path, &kept)?;
         }
         let lines = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io(&path))?;
         let events = EventFile::create(&folder.join(TENSORBOARD), resumed.map(|step| step + 1))?;
@@ -139,13 +131,15 @@ fn line(record: &Record) -> Result<String> {
 /// All records of a run. A last line that was cut off by a crash is left out.
 pub fn read(path: &Path) -> Result<Vec<Record>> {
     let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
+    Ok(parse(path, &text)?.into_iter().map(|(_, record)| record).collect())
+}
+
+/// Whole lines (with their end) and what they hold.
+fn parse<'a>(path: &Path, text: &'a str) -> Result<Vec<(&'a str, Record)>> {
     let mut records = Vec::new();
-    for (number, line) in (1..).zip(text.split_inclusive('\n')) {
-        match serde_json::from_str(line) {
-            Ok(record) => records.push(record),
-            Err(_) if !line.ends_with('\n') => {}
-            Err(e) => return Err(Error::data(path, format!("line {number}: {e}"))),
-        }
+    for (number, line) in (1..).zip(text.split_inclusive('\n')).filter(|(_, line)| line.ends_with('\n')) {
+        let record = serde_json::from_str(line).map_err(|e| Error::data(path, format!("line {number}: {e}")))?;
+        records.push((line, record));
     }
     Ok(records)
 }

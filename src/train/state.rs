@@ -55,7 +55,21 @@ pub struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Best {
     pub step: usize,
+    #[serde(with = "exact")]
     pub loss: f64,
+}
+
+/// Numbers as text: JSON readers may be off by the last bit, and a resumed run compares with this one.
+mod exact {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(x: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(x)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
 }
 
 /// What a run must find again to continue; the recipe lies beside it as a whole.
