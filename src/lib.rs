@@ -1,4 +1,5 @@
 pub mod checkpoint;
+pub mod cli;
 pub mod corpus;
 pub mod error;
 pub mod eval;
@@ -11,5 +12,6 @@ pub mod model;
 pub mod random;
 pub mod recipe;
 pub mod train;
+pub mod tuned;
 
 pub use error::{Error, Result};

@@ -8,6 +8,30 @@ pub enum Family {
     Qwen3,
 }
 
+impl Family {
+    pub const ALL: [Self; 4] = [Self::Llama, Self::Mistral, Self::Qwen2, Self::Qwen3];
+
+    /// `model_type` in `config.json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Llama => "llama",
+            Self::Mistral => "mistral",
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
+        }
+    }
+
+    /// The class in `architectures` of `config.json`.
+    pub fn architecture(self) -> &'static str {
+        match self {
+            Self::Llama => "LlamaForCausalLM",
+            Self::Mistral => "MistralForCausalLM",
+            Self::Qwen2 => "Qwen2ForCausalLM",
+            Self::Qwen3 => "Qwen3ForCausalLM",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub family: Family,
@@ -52,6 +76,30 @@ pub enum RopeScaling {
 }
 
 impl Config {
+    /// That sizes are not zero and divide as the model needs; the message says which do not.
+    pub(super) fn check(&self) -> Result<(), String> {
+        for (name, n) in [
+            ("vocab_size", self.vocab_size),
+            ("hidden_size", self.hidden_size),
+            ("intermediate_size", self.intermediate_size),
+            ("num_hidden_layers", self.num_layers),
+            ("num_attention_heads", self.num_heads),
+            ("num_key_value_heads", self.num_kv_heads),
+            ("head_dim", self.head_dim),
+        ] {
+            if n == 0 {
+                return Err(format!("{name} is 0"));
+            }
+        }
+        if !self.num_heads.is_multiple_of(self.num_kv_heads) {
+            return Err(format!("{} heads do not divide into {} key-value heads", self.num_heads, self.num_kv_heads));
+        }
+        if !self.head_dim.is_multiple_of(2) {
+            return Err(format!("head_dim {} is odd; rotary positions need pairs", self.head_dim));
+        }
+        Ok(())
+    }
+
     /// Tensors that a checkpoint of this config has, with their shapes, in Hugging Face's names.
     pub fn expected_tensors(&self) -> Vec<(String, Vec<usize>)> {
         let (d, f) = (self.hidden_size, self.intermediate_size);

@@ -1,3 +1,4 @@
+<<<<<<< HEAD
 //! Losses of a model per decode mode over given documents: what validation during training and `eval` report.
 
 use crate::corpus::{Batch, Example, plan_evaluation};
@@ -81,3 +82,10 @@ fn batch_losses(tuned: &Tuned, batch: &Batch, modes: &[Mode], prefill: usize) ->
     }
     Ok(out)
 }
+=======
+//! What a model is worth: losses per mode, contraction.
+
+mod contraction;
+
+pub use contraction::contraction;
+>>>>>>> main

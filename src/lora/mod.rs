@@ -4,4 +4,4 @@ mod build;
 mod peft;
 
 pub use build::{LoraConfig, build, init, module_shape};
-pub use peft::{load, save};
+pub use peft::{CONFIG, load, save};

@@ -10,7 +10,7 @@ mod params;
 
 pub use adapters::Adapters;
 pub use cache::KvCache;
-pub use load::{Engine, LoadOptions};
+pub use load::{Engine, LoadOptions, device};
 pub use params::{Layout, Params, Slot};
 
 use std::sync::{Arc, Mutex};

@@ -1,1 +1,9 @@
+mod chat_template;
+mod checkpoint;
+mod fetch;
+mod gguf;
+mod golden;
+mod inspect;
 mod recipe;
+mod support;
+mod tiny;
