@@ -1,5 +1,6 @@
-//! Adapter folders as training writes them: PEFT's two files, the feedback weights with their config, the resolved
-//! recipe, and `training.json`, which says what the adapter was trained on and how well it does.
+//! Adapter folders as training writes them: PEFT's two files, the feedback weights with their config, the base's
+//! identity (`base.json`), the resolved recipe, and `training.json`, which says how the adapter came about and how well
+//! it does.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,6 +15,7 @@ use crate::feedback::{self, FeedbackConfig, Tuned};
 use crate::files::{write_json, write_text};
 use crate::lora::{self, LoraConfig};
 use crate::recipe::{Mode, Recipe};
+use crate::tuned::{is_adapter, write_base};
 
 pub const RECIPE: &str = "recipe.toml";
 pub const TRAINING: &str = "training.json";
@@ -29,7 +31,6 @@ pub type Losses = BTreeMap<Mode, f64>;
 pub struct Training {
     /// Name of the recipe.
     pub name: String,
-    pub base: Identity,
     /// Optimiser steps that made the adapter, of how many in all.
     pub step: usize,
     pub total_steps: usize,
@@ -39,9 +40,9 @@ pub struct Training {
 }
 
 /// Writes the adapter's files into `folder`, which exists.
-pub fn save(tuned: &Tuned, recipe: &Recipe, training: &Training, folder: &Path) -> Result<()> {
+pub fn save(tuned: &Tuned, recipe: &Recipe, base: &Identity, training: &Training, folder: &Path) -> Result<()> {
     if let (Some(adapters), Some(lora)) = (&tuned.lora, &recipe.lora) {
-        lora::save(adapters, &LoraConfig::resolve(lora)?, &training.base.base, folder)?;
+        lora::save(adapters, &LoraConfig::resolve(lora)?, &base.base, folder)?;
     }
     if let Some(feedback) = &tuned.feedback {
         let config = FeedbackConfig {
@@ -50,10 +51,11 @@ pub fn save(tuned: &Tuned, recipe: &Recipe, training: &Training, folder: &Path) 
             passes_trained: most_passes(&recipe.train.phases),
             prefill_passes: PREFILL_PASSES,
             rms_norm_eps: tuned.base.config().rms_norm_eps,
-            base: training.base.clone(),
+            base: base.clone(),
         };
         feedback::save(feedback, &config, folder)?;
     }
+    write_base(folder, base)?;
     write_text(&folder.join(RECIPE), &recipe.to_toml())?;
     write_json(&folder.join(TRAINING), training)
 }
@@ -91,8 +93,7 @@ pub fn check_replaceable(folder: &Path, name: &str, force: bool) -> Result<()> {
     if entries(folder)?.is_empty() || read_training(folder).is_ok_and(|training| training.name == name) {
         return Ok(());
     }
-    let is_adapter = ["adapter_config.json", "feedback_config.json", TRAINING].iter().any(|f| folder.join(f).is_file());
-    match (is_adapter, force) {
+    match (is_adapter(folder), force) {
         (true, true) => Ok(()),
         (true, false) => Err(Error::Usage(format!(
             "{}: holds an adapter that recipe '{name}' has not made; choose another output.adapter, or replace it with \

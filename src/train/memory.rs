@@ -60,6 +60,23 @@ impl Memory {
     }
 }
 
+/// Values that a recipe trains in a base of this config: LoRA's and the feedback's.
+pub fn trained_values(config: &Config, recipe: &Recipe) -> (usize, usize) {
+    let lora = recipe.lora.as_ref().and_then(|lora| LoraConfig::resolve(lora).ok());
+    let of_layer = lora.map_or(0, |lora| {
+        let magnitudes = usize::from(lora.variant == LoraVariant::Dora);
+        adapted(&lora).map(|m| module_shape(config, m)).map(|(a, b)| lora.rank * (a + b) + magnitudes * a).sum::<usize>()
+    });
+    let d = config.hidden_size;
+    (of_layer * config.num_layers, recipe.feedback.as_ref().map_or(0, |_| 2 * d * d + d))
+}
+
+/// Indices of the modules that get an adapter.
+fn adapted(lora: &LoraConfig) -> impl Iterator<Item = usize> {
+    let names = MODULES.iter().enumerate();
+    names.filter(|(_, name)| lora.modules.iter().any(|m| name.rsplit('.').next() == Some(m))).map(|(index, _)| index)
+}
+
 /// The passes of a phase that a gradient goes through: with the adapters frozen pass 1 has none.
 fn differentiated_passes(phase: &Phase) -> usize {
     let passes = most_passes(std::slice::from_ref(phase));
@@ -90,9 +107,6 @@ fn per_layer(config: &Config, recipe: &Recipe) -> u64 {
 
 /// The inner products of the adapted modules; with DoRA their outputs too.
 fn adapter_floats(config: &Config, lora: &LoraConfig) -> usize {
-    let adapted = MODULES.iter().enumerate().filter(|(_, name)| {
-        lora.modules.iter().any(|module| name.rsplit('.').next() == Some(module))
-    });
-    let outputs = if lora.variant == LoraVariant::Dora { 1 } else { 0 };
-    adapted.map(|(module, _)| lora.rank + outputs * module_shape(config, module).0).sum()
+    let outputs = usize::from(lora.variant == LoraVariant::Dora);
+    adapted(lora).map(|module| lora.rank + outputs * module_shape(config, module).0).sum()
 }

@@ -30,7 +30,7 @@ use crate::model::Model;
 use crate::recipe::Recipe;
 pub use adapter::Losses;
 pub use metrics::{EvalRecord, StepRecord};
-pub use run::run;
+pub use run::{run, steps};
 
 /// What [`run`] is given.
 pub struct Job<'a> {
@@ -89,6 +89,26 @@ pub struct Start {
     /// Steps that were done before, in a resumed run.
     pub resumed: Option<usize>,
     pub run: PathBuf,
+}
+
+impl Start {
+    /// `values`: trained values of LoRA and of the feedback.
+    pub fn new(recipe: &Recipe, train: &[Example], validation: &[Example], values: (usize, usize)) -> Self {
+        let plan = steps(recipe, train);
+        let total = plan.total_steps();
+        Self {
+            documents: train.len(),
+            validation_documents: validation.len(),
+            epochs: plan.epochs(),
+            total_steps: total,
+            warmup_steps: schedule::warmup_steps(total, recipe.train.warmup),
+            phase_ends: recipe.train.phases.iter().map(|phase| schedule::phase_end(phase, total)).collect(),
+            lora_values: values.0,
+            feedback_values: values.1,
+            resumed: None,
+            run: state::RunFolder::of(recipe).path().to_path_buf(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -5,18 +5,18 @@ use std::time::Instant;
 
 use super::adamw::{AdamW, clip_factor, global_norm, variables};
 use super::adapter::{self, Losses, PREFILL_PASSES, RECIPE, Training};
+use super::folder::write_folder;
 use super::metrics::{EvalRecord, Metrics, Record, StepRecord};
-use super::schedule::{lr_factor, passes_at, phase_at, phase_end, warmup_steps};
+use super::schedule::{lr_factor, passes_at, phase_at};
 use super::state::{Best, Fingerprint, RunFolder, SUMMARY, State};
 use super::step::{StepOutcome, StepSpec, run_step};
 use super::watch::Watch;
 use super::{Job, Observer, Start, Status, Summary};
-use crate::corpus::{Batch, Plan, Step};
+use crate::corpus::{Batch, Example, Plan, Step};
 use crate::error::{Error, Result};
 use crate::eval::losses_by_mode;
 use crate::feedback::warm_start;
 use crate::files::{write_json, write_text};
-use crate::model::Params;
 use crate::recipe::{FeedbackInit, Group, Mode, Recipe};
 
 /// Checkpoints kept where the recipe asks for none: the one that an interrupted run leaves.
@@ -55,6 +55,28 @@ pub fn run(job: Job, stop: &AtomicBool, observer: &mut dyn Observer) -> Result<S
     Ok(summary)
 }
 
+/// Which documents make which step of a recipe.
+pub fn steps(recipe: &Recipe, examples: &[Example]) -> Plan {
+    let train = &recipe.train;
+    let lengths = examples.iter().map(|example| example.ids.len()).collect();
+    Plan::new(lengths, train.batch_tokens, train.accumulate, recipe.data.packing, recipe.seed, train.length)
+}
+
+fn check_documents(job: &Job) -> Result<()> {
+    if job.train.is_empty() {
+        return Err(Error::Usage("there is no document to train on".into()));
+    }
+    let reach = job.tuned.base.config().max_positions;
+    match job.train.iter().chain(job.validation).find(|example| example.ids.len() > reach) {
+        Some(long) => Err(Error::Usage(format!(
+            "data.max_seq_len: row {} has {} tokens, but the base reaches {reach} positions",
+            long.row,
+            long.ids.len()
+        ))),
+        None => Ok(()),
+    }
+}
+
 fn due(every: Option<usize>, step: usize) -> bool {
     every.is_some_and(|every| every > 0 && step.is_multiple_of(every))
 }
@@ -76,13 +98,9 @@ impl<'a> Trainer<'a> {
     fn set_up(job: Job<'a>, observer: &mut dyn Observer) -> Result<Self> {
         let recipe = job.recipe;
         let train = &recipe.train;
-        if job.train.is_empty() {
-            return Err(Error::Usage("there is no document to train on".into()));
-        }
+        check_documents(&job)?;
         adapter::check_replaceable(&recipe.output.adapter, &recipe.name, job.force || job.resume)?;
-        let lengths = job.train.iter().map(|example| example.ids.len()).collect();
-        let (tokens, packing) = (train.batch_tokens, recipe.data.packing);
-        let plan = Plan::new(lengths, tokens, train.accumulate, packing, recipe.seed, train.length);
+        let plan = steps(recipe, job.train);
         let fingerprint = Fingerprint::of(job.base, job.train, job.validation);
         let folder = RunFolder::of(recipe);
         let (optimizer, state, resumed) = if job.resume {
@@ -133,23 +151,14 @@ impl<'a> Trainer<'a> {
     }
 
     fn start(&self) -> Start {
-        let train = &self.recipe().train;
-        let total = self.state.total_steps;
         let values = |wanted: Group| {
             let variables = variables(self.job.tuned);
-            variables.iter().filter(|(group, _)| *group == wanted).map(|(_, params)| Params::len(params)).sum()
+            variables.iter().filter(|(group, _)| *group == wanted).map(|(_, params)| params.len()).sum()
         };
+        let values = (values(Group::Lora), values(Group::Feedback));
         Start {
-            documents: self.job.train.len(),
-            validation_documents: self.job.validation.len(),
-            epochs: self.plan.epochs(),
-            total_steps: total,
-            warmup_steps: warmup_steps(total, train.warmup),
-            phase_ends: train.phases.iter().map(|phase| phase_end(phase, total)).collect(),
-            lora_values: values(Group::Lora),
-            feedback_values: values(Group::Feedback),
             resumed: self.resumed,
-            run: self.folder.path().to_path_buf(),
+            ..Start::new(self.recipe(), self.job.train, self.job.validation, values)
         }
     }
 
@@ -230,8 +239,8 @@ impl<'a> Trainer<'a> {
         if best {
             self.state.best = Some(Best { step, loss });
             self.state.without_improvement = 0;
-            super::folder::write_folder(&self.folder.best(), |folder| {
-                adapter::save(self.job.tuned, recipe, &self.training(), folder)
+            write_folder(&self.folder.best(), |folder| {
+                adapter::save(self.job.tuned, recipe, self.job.base, &self.training(), folder)
             })?;
         } else if step > 0 {
             self.state.without_improvement += 1;
@@ -263,7 +272,6 @@ impl<'a> Trainer<'a> {
         let losses = self.newest.as_ref().filter(|(at, _)| *at == step).map(|(_, losses)| losses.clone());
         Training {
             name: self.recipe().name.clone(),
-            base: self.job.base.clone(),
             step,
             total_steps,
             metric: self.metric(),
@@ -306,7 +314,7 @@ impl<'a> Trainer<'a> {
             training
         } else {
             let training = self.training();
-            super::folder::write_folder(output, |folder| adapter::save(self.job.tuned, recipe, &training, folder))?;
+            write_folder(output, |folder| adapter::save(self.job.tuned, recipe, self.job.base, &training, folder))?;
             training
         };
         adapter::load(self.job.tuned, output)?;

@@ -193,7 +193,7 @@ impl RunFolder {
     ) -> Result<PathBuf> {
         let path = self.checkpoint(state.step);
         write_folder(&path, |folder| {
-            adapter::save(tuned, recipe, training, folder)?;
+            adapter::save(tuned, recipe, &state.fingerprint.base, training, folder)?;
             optimizer.save(tuned, &folder.join(OPTIMIZER))?;
             write_json(&folder.join(STATE), state)
         })?;

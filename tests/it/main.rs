@@ -5,5 +5,7 @@ mod gguf;
 mod golden;
 mod inspect;
 mod recipe;
+mod resume;
 mod support;
 mod tiny;
+mod train;
