@@ -1,5 +1,8 @@
-<<<<<<< HEAD
-//! Losses of a model per decode mode over given documents: what validation during training and `eval` report.
+//! What a model is worth: losses per decode mode over given documents (validation during training, `eval`), contraction.
+
+mod contraction;
+
+pub use contraction::contraction;
 
 use crate::corpus::{Batch, Example, plan_evaluation};
 use crate::error::{Error, Result};
@@ -17,7 +20,13 @@ pub struct ModeLoss {
 }
 
 /// The loss in one mode, see [`losses_by_mode`].
-pub fn losses(tuned: &Tuned, examples: &[Example], batch_tokens: usize, mode: Mode, prefill: usize) -> Result<ModeLoss> {
+pub fn losses(
+    tuned: &Tuned,
+    examples: &[Example],
+    batch_tokens: usize,
+    mode: Mode,
+    prefill: usize,
+) -> Result<ModeLoss> {
     Ok(losses_by_mode(tuned, examples, batch_tokens, &[mode], prefill)?[0].1)
 }
 
@@ -56,9 +65,8 @@ pub fn losses_by_mode(
 fn batch_losses(tuned: &Tuned, batch: &Batch, modes: &[Mode], prefill: usize) -> Result<Vec<(Mode, f64, usize)>> {
     let targets = batch.targets(0.0);
     let predicted = Predicted { positions: &targets.positions, tokens: &targets.tokens };
-    let sum = |state| -> Result<f64> {
-        Ok(tuned.base.token_losses(state, predicted)?.iter().map(|&nll| nll as f64).sum())
-    };
+    let sum =
+        |state| -> Result<f64> { Ok(tuned.base.token_losses(state, predicted)?.iter().map(|&nll| nll as f64).sum()) };
     let run = |plan: Plan| passes(tuned, &batch.ids, &batch.offsets, &plan);
     let count = targets.tokens.len();
     let (standard, fused) = (modes.contains(&Mode::Standard), modes.contains(&Mode::Fused));
@@ -82,10 +90,3 @@ fn batch_losses(tuned: &Tuned, batch: &Batch, modes: &[Mode], prefill: usize) ->
     }
     Ok(out)
 }
-=======
-//! What a model is worth: losses per mode, contraction.
-
-mod contraction;
-
-pub use contraction::contraction;
->>>>>>> main

@@ -8,12 +8,8 @@ mod warm_start;
 
 pub use multipass::{passes, passes_with};
 pub use plan::Plan;
-<<<<<<< HEAD
-pub use store::{FeedbackConfig, load, save};
-pub use warm_start::{Fit, warm_start};
-=======
 pub use store::{CONFIG, FeedbackConfig, load, load_weights, save};
->>>>>>> main
+pub use warm_start::{Fit, warm_start};
 
 use std::sync::Mutex;
 

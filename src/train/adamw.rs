@@ -104,7 +104,9 @@ impl AdamW {
         let tensors = variables.iter().zip(&self.moments).flat_map(|((_, params), moments)| {
             params.slots().iter().flat_map(move |slot| {
                 let parts = [("exp_avg", &moments.m), ("exp_avg_sq", &moments.v)];
-                parts.map(|(part, values)| (format!("{}.{part}", slot.name), slot.shape.clone(), &values[slot.range.clone()]))
+                parts.map(|(part, values)| {
+                    (format!("{}.{part}", slot.name), slot.shape.clone(), &values[slot.range.clone()])
+                })
             })
         });
         write_tensors(path, tensors)
@@ -115,7 +117,8 @@ impl AdamW {
         let mut adamw = Self { steps, ..Self::new(tuned, weight_decay) };
         let variables = variables(tuned);
         let slots = variables.iter().flat_map(|(_, params)| params.slots());
-        let names = slots.flat_map(|s| ["exp_avg", "exp_avg_sq"].map(|part| (format!("{}.{part}", s.name), s.shape.clone())));
+        let names =
+            slots.flat_map(|s| ["exp_avg", "exp_avg_sq"].map(|part| (format!("{}.{part}", s.name), s.shape.clone())));
         let mut tensors = read_tensors(path, &names.collect())?;
         for ((_, params), moments) in variables.iter().zip(&mut adamw.moments) {
             for slot in params.slots() {

@@ -65,7 +65,10 @@ pub fn trained_values(config: &Config, recipe: &Recipe) -> (usize, usize) {
     let lora = recipe.lora.as_ref().and_then(|lora| LoraConfig::resolve(lora).ok());
     let of_layer = lora.map_or(0, |lora| {
         let magnitudes = usize::from(lora.variant == LoraVariant::Dora);
-        adapted(&lora).map(|m| module_shape(config, m)).map(|(a, b)| lora.rank * (a + b) + magnitudes * a).sum::<usize>()
+        adapted(&lora)
+            .map(|m| module_shape(config, m))
+            .map(|(a, b)| lora.rank * (a + b) + magnitudes * a)
+            .sum::<usize>()
     });
     let d = config.hidden_size;
     (of_layer * config.num_layers, recipe.feedback.as_ref().map_or(0, |_| 2 * d * d + d))

@@ -156,10 +156,7 @@ impl<'a> Trainer<'a> {
             variables.iter().filter(|(group, _)| *group == wanted).map(|(_, params)| params.len()).sum()
         };
         let values = (values(Group::Lora), values(Group::Feedback));
-        Start {
-            resumed: self.resumed,
-            ..Start::new(self.recipe(), self.job.train, self.job.validation, values)
-        }
+        Start { resumed: self.resumed, ..Start::new(self.recipe(), self.job.train, self.job.validation, values) }
     }
 
     fn is_done(&self) -> bool {
@@ -282,8 +279,7 @@ impl<'a> Trainer<'a> {
     fn save_checkpoint(&self, observer: &mut dyn Observer) -> Result<()> {
         let keep = self.recipe().output.checkpoints.as_ref().map_or(KEEP, |c| c.keep);
         let recipe = self.recipe();
-        let folder =
-            self.folder.save(self.job.tuned, &self.optimizer, &self.state, recipe, &self.training(), keep)?;
+        let folder = self.folder.save(self.job.tuned, &self.optimizer, &self.state, recipe, &self.training(), keep)?;
         observer.on_checkpoint(self.state.step, &folder);
         Ok(())
     }

@@ -91,7 +91,10 @@ impl Fingerprint {
         let mut out = Vec::new();
         if self.base.sha256 != now.base.sha256 {
             let (a, b) = (&self.base, &now.base);
-            out.push(format!("the base's weights: {} (sha256 {}) -> {} (sha256 {})", a.base, a.sha256, b.base, b.sha256));
+            out.push(format!(
+                "the base's weights: {} (sha256 {}) -> {} (sha256 {})",
+                a.base, a.sha256, b.base, b.sha256
+            ));
         }
         if self.train != now.train {
             out.push("the training documents (rows, template or tokenizer)".into());

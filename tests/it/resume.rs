@@ -94,7 +94,10 @@ fn resumed_at_five_of_ten_equals_ten_straight() {
         assert_equal(&one.path().join("adapter.run").join(folder), &two.path().join("adapter.run").join(folder));
     }
     assert_eq!(records(&one.path().join("adapter.run")), records(&two.path().join("adapter.run")));
-    assert_eq!((summary.after, summary.adapter_step, summary.tokens), (resumed.after, resumed.adapter_step, resumed.tokens));
+    assert_eq!(
+        (summary.after, summary.adapter_step, summary.tokens),
+        (resumed.after, resumed.adapter_step, resumed.tokens)
+    );
     // Something was drawn that could have gone wrong.
     let passes = |recorder: &Recorder| recorder.steps.iter().map(|s| s.passes).collect::<Vec<_>>();
     assert!(passes(&whole)[6..].iter().any(|&k| k != passes(&whole)[6]), "{:?}", passes(&whole));
@@ -134,7 +137,9 @@ fn another_run_is_refused_by_what_differs() {
     let state = folder.path().join("adapter.run/checkpoints/step-000002/state.json");
     let written = std::fs::read_to_string(&state).unwrap();
     let json: Value = serde_json::from_str(&written).unwrap();
-    for (part, shown) in [("base", "the base's weights"), ("train", "training documents"), ("validation", "validation documents")] {
+    for (part, shown) in
+        [("base", "the base's weights"), ("train", "training documents"), ("validation", "validation documents")]
+    {
         let hash = match part {
             "base" => &json["fingerprint"]["base"]["sha256"],
             part => &json["fingerprint"][part],

@@ -274,7 +274,9 @@ fn the_objective_weighs_the_passes() {
     let folder = tempfile::tempdir().unwrap();
     let recipe = recipe(folder.path(), WHOLE);
     let (tuned, batches) = (stirred(&recipe), packed(&documents(4, 5), &[4]));
-    let of = |phase: usize, passes| run_step(&tuned, &batches, &StepSpec::of(&recipe, &recipe.train.phases[phase], 0, passes));
+    let of = |phase: usize, passes| {
+        run_step(&tuned, &batches, &StepSpec::of(&recipe, &recipe.train.phases[phase], 0, passes))
+    };
     let both = of(2, 3).unwrap();
     let l: Vec<f64> = both.pass_losses.iter().map(|l| l.unwrap()).collect();
     assert!((both.loss - (0.3 * l[0] + 0.5 * (l[1] + l[2]))).abs() < 1e-12);
@@ -375,8 +377,8 @@ fn what_is_not_finite_stops_the_run() {
 #[test]
 fn the_last_window_of_an_epoch_is_kept() {
     let folder = tempfile::tempdir().unwrap();
-    let text = PLAIN.replace("max_steps = 6", "epochs = 2").replace("batch_tokens = 64", "batch_tokens = 64
-accumulate = 3");
+    let text =
+        PLAIN.replace("max_steps = 6", "epochs = 2").replace("batch_tokens = 64", "batch_tokens = 64\naccumulate = 2");
     let recipe = recipe(folder.path(), &text);
     let rows = documents(12, 1);
     let tokens: usize = rows.iter().map(|row| row.ids.len()).sum();
@@ -453,10 +455,7 @@ fn early_stopping_waits_for_its_patience() {
     let folder = tempfile::tempdir().unwrap();
     // Random labels: validation gets worse as training goes on.
     let text = PLAIN.replace("max_steps = 6", "max_steps = 60").replace("lr = 1e-2", "lr = 5e-2");
-    let eval = "[eval]
-every = 3
-early_stopping = { metric = "standard", patience = 2 }
-[output]";
+    let eval = "[eval]\nevery = 3\nearly_stopping = { metric = \"standard\", patience = 2 }\n[output]";
     let recipe = recipe(folder.path(), &text.replace("[output]", eval));
     let (_, recorder, summary) = run(&recipe, Asked::default()).unwrap();
     assert_eq!(summary.status, Status::StoppedEarly);
@@ -534,8 +533,8 @@ fn a_late_group_counts_its_own_updates() {
 fn a_warm_start_reproduces_the_base() {
     let folder = tempfile::tempdir().unwrap();
     for gate in ["signed", "sigmoid"] {
-        let text = WHOLE.replace("form = "residual"", &format!("form = "replace"
-gate = "{gate}""));
+        let form = format!("form = \"replace\"\ngate = \"{gate}\"");
+        let text = WHOLE.replace("form = \"residual\"", &form);
         let recipe = recipe(folder.path(), &text);
         let tuned = train::initial(base().0, &recipe).unwrap();
         let rows = documents(60, 4);
@@ -559,10 +558,8 @@ gate = "{gate}""));
 #[test]
 fn a_warm_start_is_part_of_the_run() {
     let folder = tempfile::tempdir().unwrap();
-    let form = "form = "replace"
-gate = "signed"
-init = "warm_start"";
-    let recipe = recipe(folder.path(), &WHOLE.replace("form = "residual"", form));
+    let form = "form = \"replace\"\ngate = \"signed\"\ninit = \"warm_start\"";
+    let recipe = recipe(folder.path(), &WHOLE.replace("form = \"residual\"", form));
     let (_, recorder, _) = run(&recipe, Asked::default()).unwrap();
     let fit = recorder.fit.unwrap();
     assert_eq!(fit.pairs, documents(12, 1).iter().map(|d| d.ids.len() - 1).sum::<usize>());
@@ -572,11 +569,7 @@ init = "warm_start"";
 #[test]
 fn feedback_can_be_trained_alone() {
     let folder = tempfile::tempdir().unwrap();
-    let text = WHOLE.replace("[lora]
-rank = 4
-dropout = 0.1
-", "").replace("lr = 1e-2
-", "");
+    let text = WHOLE.replace("[lora]\nrank = 4\ndropout = 0.1\n", "").replace("lr = 1e-2\n", "");
     let (head, tail) = (text.find("[[train.phases]]").unwrap(), text.find("[eval]").unwrap());
     let recipe = recipe(folder.path(), &format!("{}{}", &text[..head], &text[tail..]));
     let (tuned, recorder, summary) = run(&recipe, Asked::default()).unwrap();
