@@ -6,5 +6,7 @@ mod gguf;
 mod golden;
 mod inspect;
 mod recipe;
+mod resume;
 mod support;
 mod tiny;
+mod train;
