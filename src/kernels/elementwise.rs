@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 /// Rows that one task works on: enough work to pay for a task, few enough to share among threads.
 fn rows_per_task(row: usize) -> usize {
-    (1 << 14usize).div_ceil(row.max(1)).max(1)
+    (1usize << 14).div_ceil(row.max(1)).max(1)
 }
 
 #[inline(always)]

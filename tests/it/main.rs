@@ -5,6 +5,7 @@ mod fetch;
 mod gguf;
 mod golden;
 mod inspect;
+mod packed;
 mod recipe;
 mod resume;
 mod support;
