@@ -4,6 +4,7 @@ use std::arch::x86_64::{
     __m256, _mm256_and_si256, _mm256_castsi256_ps, _mm256_fmadd_ps, _mm256_load_si256, _mm256_loadu_ps,
     _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps,
 };
+use std::ops::Range;
 
 use super::kernel::{Kernel, Shape, Tile};
 use super::panels::{Line, WORDS, Words, pack_block};
@@ -30,8 +31,8 @@ pub(super) static F32: Kernel =
     Kernel { words: Words::Single, steps_per_chunk: 16, pack, shapes: shapes!(tile_f32), enter: None, leave: None };
 
 #[target_feature(enable = "avx2")]
-fn pack(x: &[f32], depth: usize, height: usize, words: Words, block: &mut [Line]) {
-    pack_block(x, depth, height, words, block);
+fn pack(x: &[f32], depth: usize, stretch: Range<usize>, height: usize, words: Words, block: &mut [Line]) {
+    pack_block(x, depth, stretch, height, words, block);
 }
 
 /// Columns of a vector that lie in a tile.

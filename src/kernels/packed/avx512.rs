@@ -6,6 +6,7 @@ use std::arch::x86_64::{
     _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
     _mm512_slli_epi32,
 };
+use std::ops::Range;
 
 use super::kernel::{Kernel, Shape, Tile};
 use super::panels::{Line, WORDS, Words, pack_block};
@@ -32,8 +33,8 @@ pub(super) static F32: Kernel =
     Kernel { words: Words::Single, steps_per_chunk: 16, pack, shapes: shapes!(tile_f32), enter: None, leave: None };
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn pack(x: &[f32], depth: usize, height: usize, words: Words, block: &mut [Line]) {
-    pack_block(x, depth, height, words, block);
+pub(super) fn pack(x: &[f32], depth: usize, stretch: Range<usize>, height: usize, words: Words, block: &mut [Line]) {
+    pack_block(x, depth, stretch, height, words, block);
 }
 
 /// Which words of a panel lie in a tile.
