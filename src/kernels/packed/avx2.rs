@@ -91,18 +91,18 @@ unsafe fn tile_bf16<const ROWS: usize, const VECTORS: usize>(tile: &Tile) {
     let (mut a, mut w) = (tile.a, tile.w);
     for _ in 0..tile.chunks {
         for step in 0..8 {
-            let mut pairs = [[_mm256_setzero_ps(); VECTORS]; 2];
-            for vector in 0..VECTORS {
+            let (mut even, mut odd) = ([_mm256_setzero_ps(); VECTORS], [_mm256_setzero_ps(); VECTORS]);
+            for (vector, (even, odd)) in even.iter_mut().zip(&mut odd).enumerate() {
                 // SAFETY: a chunk of activations meets 8 lines of each panel, all lent by the caller; a line has two
                 // vectors.
                 let word = unsafe {
                     let line = w.add(vector / 2 * tile.w_panel + step);
                     _mm256_load_si256(line.cast::<std::arch::x86_64::__m256i>().add(vector % 2))
                 };
-                pairs[0][vector] = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(word));
-                pairs[1][vector] = _mm256_castsi256_ps(_mm256_and_si256(word, high));
+                *even = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(word));
+                *odd = _mm256_castsi256_ps(_mm256_and_si256(word, high));
             }
-            for (half, weights) in pairs.iter().enumerate() {
+            for (half, weights) in [&even, &odd].into_iter().enumerate() {
                 // SAFETY: the caller lends the line of each row in each chunk; a line has 16 words.
                 unsafe { multiply_add(&mut sums, a, 2 * step + half, weights) };
             }

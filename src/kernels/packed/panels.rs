@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn blocks_hold_rows_in_words_and_zeros() {
-        let (rows, depth, height) = (3, 41, 4);
+        let (rows, depth, height) = (3, 41usize, 4);
         let x: Vec<f32> = (0..rows * depth).map(|i| (i as f32 + 0.3).sin()).collect();
         for words in [Words::Single, Words::Rounded, Words::Pair] {
             let chunks = depth.div_ceil(words.per_line());
