@@ -42,10 +42,11 @@ fn packed(w: &[f32], out: usize, inner: usize, precision: Precision, isa: Isa) -
     PackedWeight::with_isa(Weight::F32(w), out, inner, precision, isa).unwrap()
 }
 
-/// Checks `got[row, column]` against `start + sum over k of left(row, k) * right(k, column)`.
+/// Checks `got[row, column]` against `start + sum over k of left(row, k) * right(k, column)` in f64: of the operands as
+/// the kernels round them, and of the operands as given.
 ///
-/// The bound, from the sum S of the magnitudes: each bf16 operand is off by 2^-9 of itself at most (half a unit of 8 bits), so a
-/// product by 2^-8 + 2^-18; a sum of d products in f32, in any order, by d 2^-24 S to first order.
+/// The bounds, from the sum S of the magnitudes. A sum of d products in f32, in any order, is off by d 2^-24 S to first
+/// order. Rounding to bf16 (8 bits) moves an operand by 2^-8 of itself at most, so a product by 2^-7 + 2^-16.
 fn assert_product(
     (rows, depth, columns): (usize, usize, usize),
     precision: Precision,
@@ -55,18 +56,22 @@ fn assert_product(
     got: &[f32],
     what: &str,
 ) {
-    let operands = match precision {
-        Precision::F32 => 0.0,
-        Precision::Bf16 => 2f64.powi(-8) + 2f64.powi(-18),
-    };
-    let bound = operands + (depth + 2) as f64 * 2f64.powi(-24);
+    let round = |v: f32| if precision == Precision::Bf16 { bf16::from_f32(v).to_f32() } else { v };
+    let sums = (depth + 2) as f64 * 2f64.powi(-24);
+    let operands = if precision == Precision::Bf16 { 2f64.powi(-7) + 2f64.powi(-16) } else { 0.0 };
     for row in 0..rows {
         for column in 0..columns {
             let start = start.map_or(0.0, |start| f64::from(start[row * columns + column]));
-            let products = (0..depth).map(|k| f64::from(left(row, k)) * f64::from(right(k, column)));
-            let (sum, size) = products.fold((start, start.abs()), |(sum, size), p| (sum + p, size + p.abs()));
+            let (mut given, mut rounded, mut size) = (start, start, start.abs());
+            for (left, right) in (0..depth).map(|k| (left(row, k), right(k, column))) {
+                given += f64::from(left) * f64::from(right);
+                rounded += f64::from(round(left)) * f64::from(round(right));
+                size += (f64::from(left) * f64::from(right)).abs();
+            }
             let got = f64::from(got[row * columns + column]);
-            assert!((got - sum).abs() <= bound * size + 1e-30, "{what} [{row}, {column}]: {got}, expected {sum}");
+            let what = || format!("{what} [{row}, {column}]: {got}, expected {rounded}, unrounded {given}");
+            assert!((got - rounded).abs() <= sums * (1.0 + operands) * size, "{}", what());
+            assert!((got - given).abs() <= (sums + operands) * size, "{}", what());
         }
     }
 }

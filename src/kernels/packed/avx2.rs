@@ -4,6 +4,7 @@ use std::arch::x86_64::{
     __m256, _mm256_and_si256, _mm256_castsi256_ps, _mm256_fmadd_ps, _mm256_load_si256, _mm256_loadu_ps,
     _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps,
 };
+use std::ops::Range;
 
 use super::kernel::{Kernel, Shape, Tile};
 use super::panels::{Line, WORDS, Words, pack_block};
@@ -30,8 +31,8 @@ pub(super) static F32: Kernel =
     Kernel { words: Words::Single, steps_per_chunk: 16, pack, shapes: shapes!(tile_f32), enter: None, leave: None };
 
 #[target_feature(enable = "avx2")]
-fn pack(x: &[f32], depth: usize, height: usize, words: Words, block: &mut [Line]) {
-    pack_block(x, depth, height, words, block);
+fn pack(x: &[f32], depth: usize, stretch: Range<usize>, height: usize, words: Words, block: &mut [Line]) {
+    pack_block(x, depth, stretch, height, words, block);
 }
 
 /// Columns of a vector that lie in a tile.
@@ -90,18 +91,18 @@ unsafe fn tile_bf16<const ROWS: usize, const VECTORS: usize>(tile: &Tile) {
     let (mut a, mut w) = (tile.a, tile.w);
     for _ in 0..tile.chunks {
         for step in 0..8 {
-            let mut pairs = [[_mm256_setzero_ps(); VECTORS]; 2];
-            for vector in 0..VECTORS {
+            let (mut even, mut odd) = ([_mm256_setzero_ps(); VECTORS], [_mm256_setzero_ps(); VECTORS]);
+            for (vector, (even, odd)) in even.iter_mut().zip(&mut odd).enumerate() {
                 // SAFETY: a chunk of activations meets 8 lines of each panel, all lent by the caller; a line has two
                 // vectors.
                 let word = unsafe {
                     let line = w.add(vector / 2 * tile.w_panel + step);
                     _mm256_load_si256(line.cast::<std::arch::x86_64::__m256i>().add(vector % 2))
                 };
-                pairs[0][vector] = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(word));
-                pairs[1][vector] = _mm256_castsi256_ps(_mm256_and_si256(word, high));
+                *even = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(word));
+                *odd = _mm256_castsi256_ps(_mm256_and_si256(word, high));
             }
-            for (half, weights) in pairs.iter().enumerate() {
+            for (half, weights) in [&even, &odd].into_iter().enumerate() {
                 // SAFETY: the caller lends the line of each row in each chunk; a line has 16 words.
                 unsafe { multiply_add(&mut sums, a, 2 * step + half, weights) };
             }

@@ -2,10 +2,12 @@
 //! elsewhere. The fewer the rows, the more panels at once, so that there are always enough independent sums.
 
 use std::arch::x86_64::{
-    __m512, _mm512_and_si512, _mm512_castsi512_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_load_si512,
-    _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_slli_epi32,
+    __m512, __m512bh, __m512i, _mm512_and_si512, _mm512_castsi512_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps,
+    _mm512_load_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32,
 };
+use std::mem::transmute;
+use std::ops::Range;
 
 use super::kernel::{Kernel, Shape, Tile};
 use super::panels::{Line, WORDS, Words, pack_block};
@@ -32,8 +34,8 @@ pub(super) static F32: Kernel =
     Kernel { words: Words::Single, steps_per_chunk: 16, pack, shapes: shapes!(tile_f32), enter: None, leave: None };
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn pack(x: &[f32], depth: usize, height: usize, words: Words, block: &mut [Line]) {
-    pack_block(x, depth, height, words, block);
+pub(super) fn pack(x: &[f32], depth: usize, stretch: Range<usize>, height: usize, words: Words, block: &mut [Line]) {
+    pack_block(x, depth, stretch, height, words, block);
 }
 
 /// Which words of a panel lie in a tile.
@@ -75,7 +77,7 @@ unsafe fn finish<const ROWS: usize, const PANELS: usize>(tile: &Tile, sums: &[[_
     }
 }
 
-/// Both halves of a word at a time: `sum += odd * odd; sum += even * even`.
+/// Both halves of a word at a time.
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn tile_dot<const ROWS: usize, const PANELS: usize>(tile: &Tile) {
     // SAFETY: the caller lends the tile.
@@ -83,17 +85,18 @@ unsafe fn tile_dot<const ROWS: usize, const PANELS: usize>(tile: &Tile) {
     let (mut a, mut w) = (tile.a, tile.w);
     for _ in 0..tile.chunks {
         for step in 0..16 {
-            let mut weights = [_mm512_setzero_ps(); PANELS];
+            let mut weights = [_mm512_setzero_si512(); PANELS];
             for (panel, weights) in weights.iter_mut().enumerate() {
                 // SAFETY: a chunk of activations meets 16 lines of each panel, all lent by the caller.
-                *weights = _mm512_castsi512_ps(unsafe { _mm512_load_si512(w.add(panel * tile.w_panel + step).cast()) });
+                *weights = unsafe { _mm512_load_si512(w.add(panel * tile.w_panel + step).cast()) };
             }
             for (row, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: the caller lends the line of each row in each chunk; a line has 16 words.
                 let x = _mm512_set1_epi32(unsafe { *a.add(row).cast::<i32>().add(step) });
                 for (sum, &w) in sums.iter_mut().zip(&weights) {
-                    // SAFETY: the three types are 64 bytes of which every pattern is a value.
-                    *sum = unsafe { _mm512_dpbf16_ps(*sum, std::mem::transmute(x), std::mem::transmute(w)) };
+                    // SAFETY: the types are 64 bytes of which every pattern is a value.
+                    let (x, w) = unsafe { (transmute::<__m512i, __m512bh>(x), transmute::<__m512i, __m512bh>(w)) };
+                    *sum = _mm512_dpbf16_ps(*sum, x, w);
                 }
             }
         }
@@ -112,14 +115,14 @@ unsafe fn tile_widened<const ROWS: usize, const PANELS: usize>(tile: &Tile) {
     let (mut a, mut w) = (tile.a, tile.w);
     for _ in 0..tile.chunks {
         for step in 0..8 {
-            let mut pairs = [[_mm512_setzero_ps(); PANELS]; 2];
-            for panel in 0..PANELS {
+            let (mut even, mut odd) = ([_mm512_setzero_ps(); PANELS], [_mm512_setzero_ps(); PANELS]);
+            for (panel, (even, odd)) in even.iter_mut().zip(&mut odd).enumerate() {
                 // SAFETY: a chunk of activations meets 8 lines of each panel, all lent by the caller.
                 let word = unsafe { _mm512_load_si512(w.add(panel * tile.w_panel + step).cast()) };
-                pairs[0][panel] = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(word));
-                pairs[1][panel] = _mm512_castsi512_ps(_mm512_and_si512(word, high));
+                *even = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(word));
+                *odd = _mm512_castsi512_ps(_mm512_and_si512(word, high));
             }
-            for (half, weights) in pairs.iter().enumerate() {
+            for (half, weights) in [&even, &odd].into_iter().enumerate() {
                 // SAFETY: the caller lends the line of each row in each chunk; a line has 16 words.
                 unsafe { multiply_add(&mut sums, a, 2 * step + half, weights) };
             }

@@ -1,5 +1,7 @@
 //! What a family of instructions gives: how it wants activations, and kernels for tiles of the result.
 
+use std::ops::Range;
+
 use super::panels::{Line, Words};
 use super::{Isa, Precision};
 
@@ -39,7 +41,7 @@ pub(super) struct Shape {
 }
 
 /// Packs a block of activations: `panels::pack_block` compiled for the family. To call: the processor has the family.
-pub(super) type Pack = unsafe fn(&[f32], usize, usize, Words, &mut [Line]);
+pub(super) type Pack = unsafe fn(&[f32], usize, Range<usize>, usize, Words, &mut [Line]);
 
 pub(super) struct Kernel {
     pub words: Words,

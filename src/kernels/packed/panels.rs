@@ -9,6 +9,8 @@
 //!
 //! What lies past the last column, row or element of the inner dimension is zero.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::{Precision, Weight};
@@ -95,13 +97,7 @@ impl Panels {
 
 /// Fills one panel: `bits(k, column)` goes to line `k / per_word`, and there to the word of the column, at bit 16 for
 /// the second of two.
-fn fill(
-    lines: &mut [Line],
-    depth: usize,
-    columns: std::ops::Range<usize>,
-    per_word: usize,
-    bits: impl Fn(usize, usize) -> u32,
-) {
+fn fill(lines: &mut [Line], depth: usize, columns: Range<usize>, per_word: usize, bits: impl Fn(usize, usize) -> u32) {
     for k in 0..depth {
         let line = &mut lines[k / per_word];
         for (word, column) in columns.clone().enumerate() {
@@ -122,14 +118,22 @@ fn round(x: f32) -> u32 {
 
 const HIGH: u32 = 0xffff_0000;
 
-/// Packs up to `height` rows of x, `[rows, depth]`, into one block of activations, `chunks * height` lines. Inlined
-/// into a wrapper a family, which lets the compiler use its instructions.
+/// Packs up to `height` rows of x, `[rows, depth]`, over a stretch of the depth, into one block of activations: as many
+/// chunks of `height` lines as `block` has. Inlined into a wrapper a family, which lets the compiler use its
+/// instructions.
 #[inline(always)]
-pub(super) fn pack_block(x: &[f32], depth: usize, height: usize, words: Words, block: &mut [Line]) {
+pub(super) fn pack_block(
+    x: &[f32],
+    depth: usize,
+    stretch: Range<usize>,
+    height: usize,
+    words: Words,
+    block: &mut [Line],
+) {
     let per_line = words.per_line();
     for (chunk, lines) in block.chunks_exact_mut(height).enumerate() {
-        let from = (chunk * per_line).min(depth);
-        let to = (from + per_line).min(depth);
+        let from = (stretch.start + chunk * per_line).min(stretch.end);
+        let to = (from + per_line).min(stretch.end);
         for (row, line) in lines.iter_mut().enumerate() {
             let Some(x) = x.get(row * depth + from..row * depth + to) else {
                 *line = Line::ZERO;
@@ -204,12 +208,12 @@ mod tests {
 
     #[test]
     fn blocks_hold_rows_in_words_and_zeros() {
-        let (rows, depth, height) = (3usize, 41usize, 4usize);
+        let (rows, depth, height) = (3, 41usize, 4);
         let x: Vec<f32> = (0..rows * depth).map(|i| (i as f32 + 0.3).sin()).collect();
         for words in [Words::Single, Words::Rounded, Words::Pair] {
             let chunks = depth.div_ceil(words.per_line());
             let mut block = vec![Line([7; WORDS]); chunks * height];
-            pack_block(&x, depth, height, words, &mut block);
+            pack_block(&x, depth, 0..depth, height, words, &mut block);
             for row in 0..height {
                 for k in 0..chunks * words.per_line() {
                     let line = block[k / words.per_line() * height + row].0;

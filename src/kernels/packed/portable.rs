@@ -1,6 +1,8 @@
 //! Plain Rust over the same panels, for the compiler to vectorise: the floor that every processor runs (NEON on
 //! aarch64, SSE2 on plain x86-64).
 
+use std::ops::Range;
+
 use super::kernel::{Kernel, Shape, Tile};
 use super::panels::{Line, WORDS, Words, pack_block};
 
@@ -39,8 +41,8 @@ const fn shape_f32<const ROWS: usize>() -> Shape {
     Shape { rows: ROWS, panels: 1, run: tile::<ROWS, false> }
 }
 
-fn pack(x: &[f32], depth: usize, height: usize, words: Words, block: &mut [Line]) {
-    pack_block(x, depth, height, words, block);
+fn pack(x: &[f32], depth: usize, stretch: Range<usize>, height: usize, words: Words, block: &mut [Line]) {
+    pack_block(x, depth, stretch, height, words, block);
 }
 
 /// Fused where the build's target has the instruction; elsewhere `mul_add` would be a call.
