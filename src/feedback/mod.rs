@@ -4,10 +4,12 @@
 mod multipass;
 mod plan;
 mod store;
+mod warm_start;
 
 pub use multipass::{passes, passes_with};
 pub use plan::Plan;
 pub use store::{CONFIG, FeedbackConfig, load, load_weights, save};
+pub use warm_start::{Fit, warm_start};
 
 use std::sync::Mutex;
 

@@ -3,5 +3,5 @@
 mod build;
 mod peft;
 
-pub use build::{LoraConfig, build, init};
+pub use build::{LoraConfig, build, init, module_shape};
 pub use peft::{CONFIG, load, save};

@@ -1,9 +1,12 @@
 mod chat_template;
 mod checkpoint;
+mod corpus;
 mod fetch;
 mod gguf;
 mod golden;
 mod inspect;
 mod recipe;
+mod resume;
 mod support;
 mod tiny;
+mod train;
