@@ -2,7 +2,7 @@
 
 mod fetch;
 mod generate;
-mod inspect;
+pub mod inspect;
 mod recipe;
 mod train;
 
