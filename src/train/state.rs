@@ -208,8 +208,8 @@ impl RunFolder {
         Ok(path)
     }
 
-    /// Loads the newest checkpoint into `tuned`. A recipe, base or corpus that would make the run another one is refused
-    /// with all that differs.
+    /// Loads the newest checkpoint into `tuned`. A recipe, base or corpus that would make it another run is refused with
+    /// all that differs.
     pub fn resume(&self, tuned: &mut Tuned, recipe: &Recipe, now: &Fingerprint) -> Result<(AdamW, State)> {
         let Some(path) = self.newest()? else {
             return Err(Error::Usage(format!("{}: there is no checkpoint to resume from", self.path.display())));
