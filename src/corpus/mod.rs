@@ -1,8 +1,28 @@
 //! The corpus: Parquet -> rows -> templates -> tokens and labels -> flat batches.
+//!
+//! [`Table`] opens a Parquet file and streams [`Row`]s; [`Encoder`] makes an [`Example`] of a row (and, for inference,
+//! the same prompt without the completion); [`load`] does both for a recipe and reports on the data; [`Plan`] says which
+//! documents make which micro-batch of which step; [`Batch`] is what the model is given.
 
 mod batch;
+mod chat;
+mod encode;
+mod load;
+mod order;
+mod pack;
+mod report;
+mod rows;
+mod table;
+mod template;
 
 pub use batch::{Batch, Targets};
+pub use encode::{Encoded, Encoder, Tokens, Use, prompt_ids};
+pub use load::{Corpus, load};
+pub use order::{Plan, Step, plan_epoch, plan_evaluation};
+pub use report::{DataReport, FileRows, LengthBin, Listed, display};
+pub use rows::{NotText, Row, as_text, is_text};
+pub use table::{Rows, Table};
+pub use template::{Rendered, Template};
 
 /// One document ready for the model.
 ///

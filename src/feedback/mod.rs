@@ -109,11 +109,10 @@ impl Feedback {
             return multipass::fuse_rows(self.shape, embeddings, states, None, &theta);
         }
         use crate::kernels::{fuse, ops::with_slice};
+        let (states, embeddings) = (states.contiguous()?, embeddings.contiguous()?);
         let fused = with_slice(&theta, |theta| {
-            with_slice(&states.contiguous()?, |h| {
-                with_slice(&embeddings.contiguous()?, |e| fuse::forward(self.shape, theta, h, e, None).0)
-            })
-        })??;
-        Ok(Tensor::from_vec(fused?, embeddings.shape(), embeddings.device())?)
+            with_slice(&states, |h| with_slice(&embeddings, |e| fuse::forward(self.shape, theta, h, e, None).0))
+        })???;
+        Ok(Tensor::from_vec(fused, embeddings.shape(), embeddings.device())?)
     }
 }

@@ -245,12 +245,11 @@ impl Layer {
         let mut g = Buffer::copy_of(gy);
         back(DOWN, &wide, &mut g, Some((&mut g_wide, false)));
         swiglu_backward(&mut gate, &mut up, &g_wide);
-        let mut normed = wide;
-        let normed = &mut normed[..n * d];
-        rms_norm(&middle, &self.post_attention_norm, eps, normed);
+        let mut normed = Buffer::scratch(n * d);
+        rms_norm(&middle, &self.post_attention_norm, eps, &mut normed);
         let mut g_normed = Buffer::scratch(n * d);
-        back(GATE, normed, &mut gate, Some((&mut g_normed, false)));
-        back(UP, normed, &mut up, Some((&mut g_normed, true)));
+        back(GATE, &normed, &mut gate, Some((&mut g_normed, false)));
+        back(UP, &normed, &mut up, Some((&mut g_normed, true)));
         rms_norm_backward(&middle, &self.post_attention_norm, eps, &g_normed, &mut g_middle);
 
         let mut joined = Buffer::scratch(out.len());
@@ -277,9 +276,9 @@ impl Layer {
                 *flat = g;
             }
         }
-        rms_norm(x, &self.input_norm, eps, normed);
+        rms_norm(x, &self.input_norm, eps, &mut normed);
         let mut through = |module, g: &mut [f32], accumulate| {
-            back(module, normed, g, need_input.then_some((&mut g_normed[..], accumulate)));
+            back(module, &normed, g, need_input.then_some((&mut g_normed[..], accumulate)));
         };
         through(Q, &mut flat_q, false);
         through(K, &mut flat_k, true);

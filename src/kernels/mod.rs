@@ -7,6 +7,7 @@ pub mod elementwise;
 pub mod fuse;
 pub mod gemm;
 pub mod head;
+pub mod isa;
 pub mod layer;
 pub mod linear;
 pub mod ops;

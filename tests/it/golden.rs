@@ -173,8 +173,12 @@ fn check_gradients(golden: &Golden, name: &str, recompute: bool) {
 fn decoding_gives_the_same_tokens() {
     each(|golden, name| {
         let prompt: Vec<u32> = serde_json::from_value(golden.json["decode"]["prompt"].clone()).unwrap();
-        let modes =
-            [("standard", Mode::Standard, 1), ("soft", Mode::Soft, 1), ("fused1", Mode::Fused, 1), ("fused2", Mode::Fused, 2)];
+        let modes = [
+            ("standard", Mode::Standard, 1),
+            ("soft", Mode::Soft, 1),
+            ("fused1", Mode::Fused, 1),
+            ("fused2", Mode::Fused, 2),
+        ];
         for (key, mode, prefill_passes) in modes {
             let want: Vec<u32> = serde_json::from_value(golden.json["decode"][key]["tokens"].clone()).unwrap();
             let options = Options { mode, prefill_passes, max_new: want.len(), ..Options::default() };
@@ -188,13 +192,8 @@ fn decoding_gives_the_same_tokens() {
 fn repeated_passes_change_the_states_as_expected() {
     each(|golden, name| {
         let want: Vec<f64> = serde_json::from_value(golden.json["state_change_rms"].clone()).unwrap();
-        let trace = fullband::eval::contraction(
-            &golden.tuned,
-            &golden.ids(),
-            &golden.offsets(),
-            want.len() + 1,
-        )
-        .unwrap();
+        let trace =
+            fullband::eval::contraction(&golden.tuned, &golden.ids(), &golden.offsets(), want.len() + 1).unwrap();
         for (k, (got, want)) in trace.iter().zip(&want).enumerate() {
             assert!((got - want).abs() / want < 1e-3, "{name}: pass {}: {got}, expected {want}", k + 2);
         }

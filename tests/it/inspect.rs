@@ -72,9 +72,9 @@ fn a_run_with_its_lowest_losses() {
 }
 
 fn write_parquet(path: &Path) {
-    use arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
-    use arrow::datatypes::Int32Type;
-    use arrow::record_batch::RecordBatch;
+    use arrow_array::RecordBatch;
+    use arrow_array::types::Int32Type;
+    use arrow_array::{ArrayRef, Int64Array, ListArray, StringArray};
     use parquet::arrow::ArrowWriter;
     use parquet::basic::Compression;
     use parquet::file::properties::WriterProperties;

@@ -1,5 +1,6 @@
 mod chat_template;
 mod checkpoint;
+mod corpus;
 mod fetch;
 mod gguf;
 mod golden;

@@ -1,0 +1,11 @@
+//! The corpus: Parquet files, templates, encoding, reports, order. Files are written by the tests themselves; those of
+//! other engines come from `FULLBAND_PARQUET`.
+
+mod chat;
+mod encoding;
+mod files;
+mod fixtures;
+mod loading;
+mod manifest;
+mod ordering;
+mod templates;
