@@ -4,6 +4,8 @@ mod contraction;
 
 pub use contraction::contraction;
 
+use candle_core::Tensor;
+
 use crate::corpus::{Batch, Example, plan_evaluation};
 use crate::error::{Error, Result};
 use crate::feedback::{Plan, Tuned, passes};

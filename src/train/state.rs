@@ -153,7 +153,8 @@ impl RunFolder {
 
     /// Checkpoints with their steps, oldest first.
     fn saved(&self) -> Result<Vec<(usize, PathBuf)>> {
-        let step = |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok();
+        let step =
+            |path: &PathBuf| -> Option<usize> { path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok() };
         let mut saved: Vec<(usize, PathBuf)> =
             entries(&self.checkpoints())?.into_iter().filter_map(|path| Some((step(&path)?, path))).collect();
         saved.sort();
