@@ -167,7 +167,7 @@ struct Sample {
 /// Greedy completions of the first documents' prompts, in FUSED where there are feedback weights.
 fn samples(tuned: &Tuned, tokenizer: &Tokenizer, examples: &[Example]) -> Result<Vec<Sample>> {
     let mode = if tuned.feedback.is_some() { Mode::Fused } else { Mode::Standard };
-    let sample = |example: &Example| {
+    let sample = |example: &Example| -> Result<Sample> {
         let cut = if example.prompt_len > 1 { example.prompt_len } else { TEXT_PROMPT.min(example.ids.len() - 1) };
         let (prompt, rest) = example.ids.split_at(cut);
         let (completion, _) = infer::complete(tuned, tokenizer, prompt, SAMPLE_TOKENS, mode)?;

@@ -4,6 +4,8 @@ mod contraction;
 
 pub use contraction::contraction;
 
+use candle_core::Tensor;
+
 use crate::corpus::{Batch, Example, plan_evaluation};
 use crate::error::{Error, Result};
 use crate::feedback::{Plan, Tuned, passes};
@@ -65,8 +67,9 @@ pub fn losses_by_mode(
 fn batch_losses(tuned: &Tuned, batch: &Batch, modes: &[Mode], prefill: usize) -> Result<Vec<(Mode, f64, usize)>> {
     let targets = batch.targets(0.0);
     let predicted = Predicted { positions: &targets.positions, tokens: &targets.tokens };
-    let sum =
-        |state| -> Result<f64> { Ok(tuned.base.token_losses(state, predicted)?.iter().map(|&nll| nll as f64).sum()) };
+    let sum = |state: &Tensor| -> Result<f64> {
+        Ok(tuned.base.token_losses(state, predicted)?.iter().map(|&nll| nll as f64).sum())
+    };
     let run = |plan: Plan| passes(tuned, &batch.ids, &batch.offsets, &plan);
     let count = targets.tokens.len();
     let (standard, fused) = (modes.contains(&Mode::Standard), modes.contains(&Mode::Fused));

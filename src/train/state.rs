@@ -153,7 +153,8 @@ impl RunFolder {
 
     /// Checkpoints with their steps, oldest first.
     fn saved(&self) -> Result<Vec<(usize, PathBuf)>> {
-        let step = |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok();
+        let step =
+            |path: &PathBuf| -> Option<usize> { path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok() };
         let mut saved: Vec<(usize, PathBuf)> =
             entries(&self.checkpoints())?.into_iter().filter_map(|path| Some((step(&path)?, path))).collect();
         saved.sort();
@@ -208,8 +209,8 @@ impl RunFolder {
         Ok(path)
     }
 
-    /// Loads the newest checkpoint into `tuned`. A recipe, base or corpus that would make the run another one is refused
-    /// with all that differs.
+    /// Loads the newest checkpoint into `tuned`. A recipe, base or corpus that would make it another run is refused with
+    /// all that differs.
     pub fn resume(&self, tuned: &mut Tuned, recipe: &Recipe, now: &Fingerprint) -> Result<(AdamW, State)> {
         let Some(path) = self.newest()? else {
             return Err(Error::Usage(format!("{}: there is no checkpoint to resume from", self.path.display())));
