@@ -3,7 +3,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use minijinja::value::Kwargs;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, ErrorKind};
 use serde_json::{Map, Value};
 
@@ -43,7 +44,7 @@ impl ChatTemplate {
         context.insert("documents".into(), Value::Null);
         let env = self.compiled.as_ref().map_err(|e| Error::Usage(format!("{}: {e}", self.name)))?;
         env.get_template(NAME)
-            .and_then(|t| t.render(minijinja::Value::from_serialize(&context)))
+            .and_then(|t| t.render(minijinja::Value::from(Serde(&context))))
             .map_err(|e| Error::Usage(format!("{}: {}", self.name, described(&e))))
     }
 }
@@ -56,8 +57,9 @@ impl std::fmt::Debug for ChatTemplate {
 
 fn environment() -> Environment<'static> {
     let mut env = Environment::new();
-    env.set_trim_blocks(true);
-    env.set_lstrip_blocks(true);
+    if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
+        env.set_syntax(syntax);
+    }
     env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     env.add_function("raise_exception", |message: String| -> Result<String, minijinja::Error> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
