@@ -140,7 +140,7 @@ fn check_gradients(golden: &Golden, name: &str, recompute: bool) {
     let predicted = Predicted { positions: &positions, tokens: &tokens };
     let weights = vec![1.0 / tokens.len() as f32; tokens.len()];
     let later = 1.0 / (states.len() - 1) as f64;
-    let mut total = None;
+    let mut total: Option<Tensor> = None;
     for (k, states) in states.iter().enumerate() {
         let loss = golden.tuned.base.loss(states, predicted, &weights).unwrap();
         let (got, want) = (loss.to_scalar::<f32>().unwrap() as f64, golden.json["losses"][k].as_f64().unwrap());

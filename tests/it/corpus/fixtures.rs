@@ -57,7 +57,7 @@ pub fn conversations(rows: &[&[Message]]) -> ArrayRef {
         text(&flat.iter().map(|m| m.2).collect::<Vec<_>>()),
     ];
     let messages = arrow_array::StructArray::new(Fields::from(names.to_vec()), columns, None::<NullBuffer>);
-    let field = Arc::new(Field::new("element", messages.data_type().clone(), true));
+    let field = Arc::new(Field::new("element", arrow_array::Array::data_type(&messages).clone(), true));
     let offsets = OffsetBuffer::from_lengths(rows.iter().map(|row| row.len()));
     Arc::new(arrow_array::ListArray::new(field, offsets, Arc::new(messages), None))
 }
@@ -143,6 +143,7 @@ impl Tokens for Bytes {
         let mut environment = minijinja::Environment::new();
         let syntax = minijinja::syntax::SyntaxConfig::builder().keep_trailing_newline(true).build().unwrap();
         environment.set_syntax(syntax);
+        let messages = minijinja::Value::from(minijinja::value::Serde(messages));
         let context = minijinja::context! { messages, add_generation_prompt };
         Some(environment.render_str(self.template?, context).map_err(|e| Error::Internal(e.to_string())))
     }
