@@ -38,7 +38,7 @@ pub struct Checkpoint {
 
 enum Source {
     Folder(Safetensors),
-    Gguf(Gguf),
+    Gguf(Box<Gguf>),
 }
 
 /// What tells one base from another.
@@ -74,7 +74,7 @@ impl Checkpoint {
         } else if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")) {
             let gguf = Gguf::open(&path)?;
             let stored = gguf.stored();
-            (gguf.config().clone(), Source::Gguf(gguf), vec![path.clone()], stored)
+            (gguf.config().clone(), Source::Gguf(Box::new(gguf)), vec![path.clone()], stored)
         } else {
             return Err(Error::model(&path, "neither a folder nor a .gguf file"));
         };

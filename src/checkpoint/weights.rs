@@ -69,10 +69,7 @@ impl Safetensors {
     }
 
     fn add(&mut self, path: &Path) -> Result<()> {
-        let file = File::open(path).map_err(Error::io(path))?;
-        // SAFETY: the map is read only; that nobody rewrites a base under a running program is the user's part, as in
-        // every loader of this format.
-        let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path))?;
+        let map = map(path)?;
         let (header, metadata) = SafeTensors::read_metadata(&map).map_err(|e| unreadable(path, map.len(), &e))?;
         let index = self.files.len();
         for (name, info) in metadata.tensors() {
@@ -145,6 +142,14 @@ impl Safetensors {
     }
 }
 
+/// A weight file in memory, page by page as it is read.
+pub fn map(path: &Path) -> Result<Mmap> {
+    let file = File::open(path).map_err(Error::io(path))?;
+    // SAFETY: the map is read only; that nobody rewrites a base under a running program is the user's part, as in
+    // every loader of these formats.
+    unsafe { Mmap::map(&file) }.map_err(Error::io(path))
+}
+
 /// What a safetensors file holds.
 pub struct Summary {
     pub tensors: usize,
@@ -155,9 +160,7 @@ pub struct Summary {
 
 /// Reads the header of one safetensors file, whatever its tensors are.
 pub fn safetensors_summary(path: &Path) -> Result<Summary> {
-    let file = File::open(path).map_err(Error::io(path))?;
-    // SAFETY: as in `Safetensors::add`.
-    let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path))?;
+    let map = map(path)?;
     let (_, metadata) = SafeTensors::read_metadata(&map).map_err(|e| unreadable(path, map.len(), &e))?;
     let tensors = metadata.tensors();
     let types: BTreeSet<String> = tensors.values().map(|t| format!("{:?}", t.dtype)).collect();

@@ -235,7 +235,9 @@ fn parquet(path: &Path) -> Result<Value> {
     let file = metadata.file_metadata();
     let mut compression: Vec<String> = Vec::new();
     for column in metadata.row_groups().iter().flat_map(|g| g.columns()) {
+        // Without the level: `ZSTD(ZstdLevel(1))`.
         let name = format!("{:?}", column.compression());
+        let name = name.split('(').next().unwrap_or(&name).to_string();
         if !compression.contains(&name) {
             compression.push(name);
         }

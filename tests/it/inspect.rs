@@ -107,7 +107,7 @@ fn a_parquet_file() {
     assert_eq!((&found["row_groups"], &found["compression"]), (&json!([1, 1]), &json!(["SNAPPY"])));
     assert_eq!(found["columns"][0], json!({"name": "title", "type": "String", "nullable": false}));
     assert_eq!(found["columns"][1], json!({"name": "price", "type": "INT64", "nullable": true}));
-    assert_eq!(found["columns"][2]["name"], "list.list.element");
+    assert!(found["columns"][2]["name"].as_str().unwrap().starts_with("list.list."));
     assert_eq!(found["example"], json!({"title": "trail shoes", "price": null, "list": "[1, 2]"}));
     fs::write(&path, "PAR1 and no more").unwrap();
     let error = describe(&path).unwrap_err();

@@ -6,7 +6,6 @@ mod rope;
 mod tokenizer;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +14,7 @@ use candle_core::{DType, Device, Tensor};
 use memmap2::Mmap;
 
 use super::config::{Config, Family};
-use super::weights::check;
+use super::weights::{check, map};
 use crate::error::{Error, Result};
 use metadata::Metadata;
 pub use tokenizer::TokenizerFiles;
@@ -31,9 +30,7 @@ pub struct Gguf {
 
 impl Gguf {
     pub fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(Error::io(path))?;
-        // SAFETY: read only; that nobody rewrites a base under a running program is the user's part.
-        let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path))?;
+        let map = map(path)?;
         let content = Content::read(&mut Cursor::new(&map[..]))
             .map_err(|e| Error::model(path, format!("not a readable GGUF file, or cut short: {e}")))?;
         check_extent(path, map.len(), &content)?;
