@@ -102,9 +102,15 @@ pub fn recipe(folder: &Path, text: &str) -> Recipe {
     Recipe::load_resolved(&path).unwrap()
 }
 
+/// The tiny model with norms that let its logits be large: it can be sure of a token.
 pub fn base() -> (Model, Identity) {
     let folder = tempfile::tempdir().unwrap();
-    tiny::folder(folder.path(), &tiny::config(Family::Llama));
+    let mut tensors = tiny::folder(folder.path(), &tiny::config(Family::Llama));
+    for (name, tensor) in tensors.iter_mut().filter(|(name, _)| name.ends_with("norm.weight")) {
+        let value = if name == "model.norm.weight" { 4.0 } else { 1.0 };
+        *tensor = tensor.zeros_like().unwrap().affine(1.0, value).unwrap();
+    }
+    tiny::save(&tensors, &folder.path().join("model.safetensors"));
     let checkpoint = Checkpoint::open(folder.path().to_str().unwrap()).unwrap();
     let model = Model::load(&checkpoint, &LoadOptions::cpu(Dtype::F32)).unwrap();
     (model, Identity { base: "tiny".into(), ..checkpoint.identity })
@@ -547,10 +553,12 @@ fn a_warm_start_reproduces_the_base() {
         let fit = warm_start(&tuned.base, feedback, rows.iter().map(|r| &r.ids[..]), 256, 1).unwrap();
         let after = distance(&tuned);
         println!("{gate}: {fit:?}, distance {before} -> {after}");
-        assert!(fit.after < 0.8 * fit.before && fit.after < 0.8, "{gate}: {fit:?}");
+        // A positive gate cannot turn a sign: with it the best is little better than inputs of 0.
+        let reached = if gate == "signed" { 0.5 } else { 1.05 };
+        assert!(fit.after < fit.solved && fit.solved <= fit.before && fit.after < reached, "{gate}: {fit:?}");
         if gate == "signed" {
-            assert!(fit.solved < fit.before && fit.after < 0.2, "{fit:?}");
-            assert!(after < 0.3 * before, "FUSED - STANDARD: {before} -> {after}");
+            assert!(fit.solved < 0.5 * fit.before, "{fit:?}");
+            assert!(after < 0.5 * before, "FUSED - STANDARD: {before} -> {after}");
         }
     }
 }
