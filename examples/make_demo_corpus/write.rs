@@ -2,10 +2,9 @@
 
 use std::{fs::File, path::Path, sync::Arc};
 
-use arrow::{
-    array::{ArrayRef, Float64Array, Int64Array, ListBuilder, RecordBatch, StringArray, StringBuilder, StructBuilder},
-    datatypes::{DataType, Field},
-};
+use arrow_array::builder::{ListBuilder, StringBuilder, StructBuilder};
+use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
+use arrow_schema::{DataType, Field};
 use parquet::{
     arrow::ArrowWriter,
     basic::{Compression, ZstdLevel},

@@ -218,8 +218,10 @@ fn float_type(dtype: Dtype) -> Option<DType> {
     }
 }
 
-/// The weight files of a folder, sorted, and what the index says of each tensor.
-fn weight_files(folder: &Path) -> Result<(Vec<PathBuf>, Vec<(String, String)>)> {
+/// Weight files, sorted, and what the index says of each tensor: its name and its file.
+type Listed = (Vec<PathBuf>, Vec<(String, String)>);
+
+fn weight_files(folder: &Path) -> Result<Listed> {
     let (single, index) = (folder.join(SINGLE), folder.join(INDEX));
     if single.exists() {
         return Ok((vec![single], Vec::new()));

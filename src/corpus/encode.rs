@@ -74,6 +74,8 @@ pub enum Use {
     Prompt,
 }
 
+// One of these exists in a run: its size does not matter.
+#[allow(clippy::large_enum_variant)]
 enum Parts {
     Text(Template),
     PromptCompletion { prompt: Template, completion: Template },

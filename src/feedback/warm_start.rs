@@ -229,7 +229,8 @@ fn descend(shape: FuseShape, pairs: &Pairs, theta: &mut [f32], seed: u64) {
     let n = BATCH.min(pairs.len());
     let (mut h, mut e) = (Vec::with_capacity(n * d), Vec::with_capacity(n * d));
     for step in 0..STEPS {
-        (h.clear(), e.clear());
+        h.clear();
+        e.clear();
         for i in 0..n as u64 {
             let pair = key.at(step as u64).below(i, pairs.len() as u64) as usize;
             let (state, embedding) = pairs.rows(pair..pair + 1);

@@ -214,7 +214,11 @@ impl Node {
             (Content::Table(entries), false) => entries.get_mut(first)?.remove(rest),
             (Content::Array(items), leaf) => {
                 let index = first.parse().ok().filter(|index| *index < items.len())?;
-                if leaf { Some(drop(items.remove(index))) } else { items[index].remove(rest) }
+                if leaf {
+                    items.remove(index);
+                    return Some(());
+                }
+                items[index].remove(rest)
             }
             _ => None,
         }

@@ -1,6 +1,7 @@
 mod chat_template;
 mod checkpoint;
 mod corpus;
+mod datasets;
 mod fetch;
 mod gguf;
 mod golden;

@@ -587,3 +587,19 @@ fn feedback_can_be_trained_alone() {
     let (reloaded, _) = tuned::attach(base().0, &recipe.output.adapter).unwrap();
     assert!(reloaded.lora.is_none() && reloaded.feedback.is_some());
 }
+
+#[test]
+fn zz_overfit() {
+    for (rank, lr, steps, schedule) in [(4, "2e-2", 150, "cosine"), (4, "5e-3", 300, "cosine"), (8, "1e-2", 300, "cosine"), (16, "5e-3", 400, "cosine"), (16, "2e-3", 400, "constant")] {
+        let folder = tempfile::tempdir().unwrap();
+        let text = PLAIN.replace("max_steps = 6", &format!("max_steps = {steps}\nschedule = \"{schedule}\"")).replace("lr = 1e-2", &format!("lr = {lr}")).replace("rank = 4", &format!("rank = {rank}"));
+        let recipe = recipe(folder.path(), &text);
+        let (model, identity) = base();
+        let mut tuned = train::initial(model, &recipe).unwrap();
+        let rows = documents(2, 9);
+        let mut recorder = Recorder::default();
+        let job = Job { recipe: &recipe, base: &identity, tuned: &mut tuned, train: &rows, validation: &[], data_report: None, resume: false, force: false };
+        train::run(job, &AtomicBool::new(false), &mut recorder).unwrap();
+        println!("{rank} {lr} {steps} {schedule}: {:?}", recorder.steps.iter().step_by(steps / 6).map(|s| s.loss).collect::<Vec<_>>());
+    }
+}

@@ -64,7 +64,7 @@ fn a_cut_completion_gets_no_eos() {
 #[test]
 fn a_prompt_that_fills_the_cap_drops_the_row() {
     let (_folder, path) = pairs(&["12345678", "123456789", "1234567"], &["abc", "abc", "abc"]);
-    let mut data = recipe(&[path.clone()]);
+    let mut data = recipe(std::slice::from_ref(&path));
     (data.max_seq_len, data.overlong) = (8, Overlong::Truncate);
     let corpus = train(&data, &PLAIN).unwrap();
     let dropped = &corpus.report.dropped["prompt alone fills max_seq_len"];
@@ -128,7 +128,7 @@ fn bos_stands_in_front_once() {
 fn inference_starts_where_training_put_the_completion() {
     let (_folder, path) = pairs(&["one:", "two ", "", "sof\u{e1} \u{1f50c}"], &["a", " b", "c", "d"]);
     for tokens in [&PLAIN, &WITH_BOS] {
-        let data = recipe(&[path.clone()]);
+        let data = recipe(std::slice::from_ref(&path));
         let corpus = train(&data, tokens).unwrap();
         let ready = prompts(&data, tokens).into_iter().filter_map(|prompt| match prompt {
             Encoded::Ready(ids) => Some(ids),
