@@ -315,7 +315,7 @@ pub fn prompt_ids(tokens: &dyn Tokens, text: &str) -> Result<Vec<u32>> {
 
 /// The column of a chat is a list of structs with role and content.
 fn check_messages(table: &Table, column: &str) -> Result<()> {
-    use arrow_schema::{DataType};
+    use arrow_schema::DataType;
     let data_type = table.require(column)?;
     let item = match data_type {
         DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => item.data_type(),

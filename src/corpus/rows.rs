@@ -7,11 +7,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use arrow_array::Array;
 use arrow_array::cast::AsArray;
-use arrow_array::{Array};
-use arrow_schema::{DataType};
-use arrow_array::types::{Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type};
+use arrow_array::types::{
+    Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type,
+    UInt32Type, UInt64Type,
+};
 use arrow_cast::display::array_value_to_string;
+use arrow_schema::DataType;
 use minijinja::Value;
 
 use crate::error::{Error, Result};
@@ -254,8 +257,11 @@ mod tests {
     use std::sync::Arc;
 
     use arrow_array::builder::{MapBuilder, StringBuilder};
-    use arrow_array::{ArrayRef, Date32Array, Decimal128Array, DictionaryArray, FixedSizeListArray, Int32Array, Int64Array, LargeListViewArray, ListViewArray, StringArray, TimestampMicrosecondArray, UInt64Array};
-    use arrow_schema::{Field};
+    use arrow_array::{
+        ArrayRef, Date32Array, Decimal128Array, DictionaryArray, FixedSizeListArray, Int32Array, Int64Array,
+        LargeListViewArray, ListViewArray, StringArray, TimestampMicrosecondArray, UInt64Array,
+    };
+    use arrow_schema::Field;
 
     use super::*;
 

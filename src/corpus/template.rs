@@ -148,13 +148,13 @@ impl Template {
         match template.render(context) {
             Ok(text) => Ok(Rendered::Text(text)),
             Err(e) => match self.null_behind(row, &e) {
-                Some(name) => Ok(Rendered::Null(format!("{name} is null"))),
+                Some(reason) => Ok(Rendered::Null(reason)),
                 None => Err(row.error(format!("{}: {}", self.key, describe(&e)))),
             },
         }
     }
 
-    /// The null cell, or the expression inside a cell that holds a null, that made rendering fail.
+    /// Which null made rendering fail: a cell, a field or an item inside one. `None`: it was no null.
     fn null_behind(&self, row: &Row, e: &minijinja::Error) -> Option<String> {
         let undefined = match e.kind() {
             ErrorKind::UndefinedError => true,
@@ -184,10 +184,10 @@ impl Template {
         let suspects = if mentioned.is_empty() { columns } else { mentioned };
         let cells = || suspects.iter().filter_map(|name| Some((name, row.cell(name)?)));
         if let Some((name, _)) = cells().find(|(_, cell)| cell.value.is_undefined()) {
-            return Some(name.to_string());
+            return Some(format!("{name} is null"));
         }
-        let part = || if expression.is_empty() { "a value".to_string() } else { expression.to_string() };
-        cells().any(|(_, cell)| cell.holds_null).then(part)
+        let (column, _) = cells().find(|(_, cell)| cell.holds_null)?;
+        Some(named.map_or_else(|| format!("{column} holds a null"), |(_, path)| format!("{path} is null")))
     }
 }
 

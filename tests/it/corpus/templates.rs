@@ -73,7 +73,7 @@ fn a_null_cell_can_be_provided_for() {
 fn nulls_inside_a_cell_are_seen() {
     assert_eq!(written(&shop(), "{{ attrs | tojson }}"), [r#"{"brand": "Acme", "n": 7}"#, "{}"]);
     assert_eq!(written(&shop(), "{{ tags | tojson }}"), [r#"["a", "b"]"#, r#"["c", null]"#]);
-    assert!(written(&shop(), "{{ tags | join(', ') }}")[1].starts_with("<tags"));
+    assert_eq!(written(&shop(), "{{ tags | join(', ') }}"), ["a, b", "<tags holds a null>"]);
     assert_eq!(written(&shop(), "{% for t in tags if t %}{{ t }};{% endfor %}"), ["a;b;", "c;"]);
 }
 
