@@ -47,10 +47,10 @@ impl Isa {
         Self::ALL.into_iter().find(|isa| isa.is_supported() && isa.is_worthwhile()).unwrap_or(Self::Portable)
     }
 
-    /// Whether a supported family beats those after it. A bf16 dot product takes the time of a fused multiply-add
-    /// (of half its work) on AMD since Zen 4, but of four on Intel (measured on Sapphire and Emerald Rapids: 93
-    /// GFLOP/s a core, against 165 by widening to f32). Asked of the vendor and not of a clock, because the two round
-    /// their sums differently and a run must be repeatable.
+    /// Whether a supported family beats those after it. On Intel bf16 dot products do not: measured on Emerald Rapids,
+    /// 93 GFLOP/s a core, against 160 by widening the weights to f32. On AMD (Zen 4 and later) they should, at twice the
+    /// work of a fused multiply-add in its time; that was not measured. Asked of the vendor and not of a clock, because
+    /// the two round their sums differently and a run must be repeatable.
     fn is_worthwhile(self) -> bool {
         self != Self::Avx512Bf16 || is_amd()
     }

@@ -74,7 +74,7 @@ pub(super) fn product(kernel: &Kernel, panels: &Panels, x: &[f32], n: usize, c: 
     let threads = if n * columns * depth < PARALLEL_FROM { 1 } else { rayon::current_num_threads() };
     // Few rows make one low block.
     let height = kernel.height().min(n.next_multiple_of(kernel.lowest()));
-    let rows_in_slab = n.next_multiple_of(height).min(ROWS_IN_GROUP / height * height * threads.max(4));
+    let rows_in_slab = n.next_multiple_of(height).min(ROWS_IN_GROUP / height * height * threads);
     let chunks = panels.steps / kernel.steps_per_chunk;
     let chunks_in_slab = SLAB_LINES * threads.max(2) / rows_in_slab;
     let chunks_in_slab = chunks_in_slab.next_multiple_of(CHUNKS_IN_STRETCH).min(chunks);
