@@ -3,8 +3,8 @@
 use std::{collections::HashSet, fs::File, path::Path};
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_array::types::{Float64Type, Int64Type};
+use arrow_array::{Array, ArrayRef, RecordBatch};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 #[path = "../../examples/make_demo_corpus/generate/mod.rs"]

@@ -102,13 +102,23 @@ pub fn recipe(folder: &Path, text: &str) -> Recipe {
     Recipe::load_resolved(&path).unwrap()
 }
 
-/// The tiny model with norms that let its logits be large: it can be sure of a token.
 pub fn base() -> (Model, Identity) {
+    base_with(|_| None)
+}
+
+/// The tiny model with norms that let its logits be large: it can be sure of a token.
+fn sure_base() -> (Model, Identity) {
+    base_with(|name| name.ends_with("norm.weight").then_some(if name == "model.norm.weight" { 4.0 } else { 1.0 }))
+}
+
+/// The tiny model; tensors that `fill` names get its value everywhere.
+fn base_with(fill: impl Fn(&str) -> Option<f64>) -> (Model, Identity) {
     let folder = tempfile::tempdir().unwrap();
     let mut tensors = tiny::folder(folder.path(), &tiny::config(Family::Llama));
-    for (name, tensor) in tensors.iter_mut().filter(|(name, _)| name.ends_with("norm.weight")) {
-        let value = if name == "model.norm.weight" { 4.0 } else { 1.0 };
-        *tensor = tensor.zeros_like().unwrap().affine(1.0, value).unwrap();
+    for (name, tensor) in tensors.iter_mut() {
+        if let Some(value) = fill(name) {
+            *tensor = tensor.zeros_like().unwrap().affine(1.0, value).unwrap();
+        }
     }
     tiny::save(&tensors, &folder.path().join("model.safetensors"));
     let checkpoint = Checkpoint::open(folder.path().to_str().unwrap()).unwrap();
@@ -300,7 +310,7 @@ fn two_rows_are_overfitted() {
     let folder = tempfile::tempdir().unwrap();
     let text = PLAIN.replace("max_steps = 6", "max_steps = 150").replace("lr = 1e-2", "lr = 2e-2");
     let recipe = recipe(folder.path(), &text);
-    let (model, identity) = base();
+    let (model, identity) = sure_base();
     let mut tuned = train::initial(model, &recipe).unwrap();
     let rows = documents(2, 9);
     let mut recorder = Recorder::default();
@@ -319,7 +329,7 @@ fn two_rows_are_overfitted() {
     assert!(first.loss > 1.0 && last.loss < 0.05, "{} -> {}", first.loss, last.loss);
     // Nothing is validated: the last step's weights are the result, and they do what the run recorded.
     assert_eq!((summary.adapter_step, summary.after.len()), (Some(150), 0));
-    let (reloaded, _) = tuned::attach(base().0, &recipe.output.adapter).unwrap();
+    let (reloaded, _) = tuned::attach(sure_base().0, &recipe.output.adapter).unwrap();
     assert!(losses(&reloaded, &rows, 64, Mode::Standard, 1).unwrap().loss < 0.05);
 }
 
@@ -554,8 +564,8 @@ fn a_warm_start_reproduces_the_base() {
         let after = distance(&tuned);
         println!("{gate}: {fit:?}, distance {before} -> {after}");
         // A positive gate cannot turn a sign: with it the best is little better than inputs of 0.
-        let reached = if gate == "signed" { 0.5 } else { 1.05 };
-        assert!(fit.after < fit.solved && fit.solved <= fit.before && fit.after < reached, "{gate}: {fit:?}");
+        let reached = if gate == "signed" { 0.25 } else { 0.75 };
+        assert!(fit.solved <= fit.before && fit.after < reached * fit.before, "{gate}: {fit:?}");
         if gate == "signed" {
             assert!(fit.solved < 0.5 * fit.before, "{fit:?}");
             assert!(after < 0.5 * before, "FUSED - STANDARD: {before} -> {after}");
@@ -586,20 +596,4 @@ fn feedback_can_be_trained_alone() {
     assert!(summary.after[&Mode::Fused] != summary.before[&Mode::Fused]);
     let (reloaded, _) = tuned::attach(base().0, &recipe.output.adapter).unwrap();
     assert!(reloaded.lora.is_none() && reloaded.feedback.is_some());
-}
-
-#[test]
-fn zz_overfit() {
-    for (rank, lr, steps, schedule) in [(4, "2e-2", 150, "cosine"), (4, "5e-3", 300, "cosine"), (8, "1e-2", 300, "cosine"), (16, "5e-3", 400, "cosine"), (16, "2e-3", 400, "constant")] {
-        let folder = tempfile::tempdir().unwrap();
-        let text = PLAIN.replace("max_steps = 6", &format!("max_steps = {steps}\nschedule = \"{schedule}\"")).replace("lr = 1e-2", &format!("lr = {lr}")).replace("rank = 4", &format!("rank = {rank}"));
-        let recipe = recipe(folder.path(), &text);
-        let (model, identity) = base();
-        let mut tuned = train::initial(model, &recipe).unwrap();
-        let rows = documents(2, 9);
-        let mut recorder = Recorder::default();
-        let job = Job { recipe: &recipe, base: &identity, tuned: &mut tuned, train: &rows, validation: &[], data_report: None, resume: false, force: false };
-        train::run(job, &AtomicBool::new(false), &mut recorder).unwrap();
-        println!("{rank} {lr} {steps} {schedule}: {:?}", recorder.steps.iter().step_by(steps / 6).map(|s| s.loss).collect::<Vec<_>>());
-    }
 }
