@@ -232,7 +232,7 @@ fn convert(array: &dyn Array, row: usize, holds_null: &mut bool) -> Result<Value
         | DataType::Time64(_)
         | DataType::Timestamp(..)
         | DataType::Duration(_)
-        | DataType::Interval(_) => array_value_to_string(array, row).map(Value::from).map_err(|e| e.to_string()),
+        | DataType::Interval(_) => written(array, row).map(Value::from).map_err(|e| e.to_string()),
         _ => match as_text(array, row) {
             Ok(Some(text)) => Ok(Value::from(text)),
             Ok(None) => {
@@ -250,6 +250,17 @@ fn convert(array: &dyn Array, row: usize, holds_null: &mut bool) -> Result<Value
 
 fn items(list: &dyn Array, holds_null: &mut bool) -> Result<Value, String> {
     (0..list.len()).map(|at| convert(list, at, holds_null)).collect::<Result<Vec<_>, _>>().map(Value::from)
+}
+
+/// A cell as arrow displays it. Named time zones take a database of them, which is not built in; UTC does not.
+fn written(array: &dyn Array, row: usize) -> Result<String, arrow_schema::ArrowError> {
+    match array.data_type() {
+        DataType::Timestamp(unit, Some(zone)) if zone.eq_ignore_ascii_case("utc") => {
+            let offset = DataType::Timestamp(*unit, Some("+00:00".into()));
+            array_value_to_string(&*arrow_cast::cast(&*array.slice(row, 1), &offset)?, 0)
+        }
+        _ => array_value_to_string(array, row),
+    }
 }
 
 #[cfg(test)]
