@@ -9,7 +9,7 @@ fn main() -> ExitCode {
     match fullband::cli::run(Cli::parse()) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("error: {error}");
+            fullband::cli::out::stderr(format_args!("error: {error}\n"));
             ExitCode::from(error.exit_code())
         }
     }

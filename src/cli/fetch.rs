@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::checkpoint::fetch::{self, Source, Sources};
 use crate::checkpoint::hub::Progress;
+use crate::cli::out::{note, say};
 use crate::error::Result;
 
 #[derive(Debug, clap::Args)]
@@ -39,7 +40,7 @@ pub fn run(args: FetchArgs) -> Result<()> {
     let mut shown = Shown::default();
     let folder = fetch::ensure_from(&args.name, &args.models, &sources, &mut |p| shown.update(p))?;
     shown.finish();
-    println!("{}", folder.display());
+    say!("{}", folder.display());
     Ok(())
 }
 
@@ -58,7 +59,7 @@ impl Shown {
             if std::io::stderr().is_terminal() {
                 self.bar = Some(bar(&progress));
             } else {
-                eprintln!("fetching {}", progress.file);
+                note!("fetching {}", progress.file);
             }
         }
         if let Some(bar) = &self.bar {

@@ -1,12 +1,13 @@
 //! `fullband generate MODEL PROMPT`: one prompt, streamed.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::Path;
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use crate::checkpoint::Checkpoint;
+use crate::cli::out::{note, say, stdout};
 use crate::corpus::prompt_ids;
 use crate::error::{Error, Result};
 use crate::infer::{Options, Sampling, Stop, decode};
@@ -101,9 +102,12 @@ pub fn run(args: GenerateArgs) -> Result<()> {
         device: crate::model::device(&args.device)?,
         ..LoadOptions::cpu(Dtype::Bf16)
     };
+    if options.device.is_cpu() {
+        super::engine()?;
+    }
     let opened = tuned::open(&args.model, args.base.as_deref(), &options)?;
     for warning in &opened.warnings {
-        eprintln!("warning: {warning}");
+        note!("warning: {warning}");
     }
     let tokenizer = opened.checkpoint.tokenizer()?;
     let prompt = read_prompt(&args.prompt)?;
@@ -140,10 +144,9 @@ pub fn run(args: GenerateArgs) -> Result<()> {
         match tokenizer.decode(&tokens, true) {
             // An unfinished character decodes to the replacement sign: wait for the rest of it.
             Ok(text) if !text.ends_with('\u{fffd}') && text.starts_with(&shown) => {
-                print!("{}", &text[shown.len()..]);
-                let flushed = std::io::stdout().flush().is_ok();
+                let read = stdout(format_args!("{}", &text[shown.len()..]));
                 shown = text;
-                flushed
+                read
             }
             Ok(_) => true,
             Err(error) => {
@@ -165,9 +168,9 @@ pub fn run(args: GenerateArgs) -> Result<()> {
         let out = json!({
             "text": text, "finish_reason": reason, "prompt_tokens": ids.len(), "completion_tokens": decoded.tokens.len(),
         });
-        println!("{out}");
+        say!("{out}");
     } else {
-        println!("{}", text.strip_prefix(&shown).unwrap_or_default());
+        say!("{}", text.strip_prefix(&shown).unwrap_or_default());
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::{Map, Value, json};
 
 use crate::checkpoint::{Checkpoint, Config, RopeScaling, Tokenizer, safetensors_summary};
+use crate::cli::out::{say, stdout};
 use crate::error::{Error, Result};
 
 #[derive(Debug, clap::Args)]
@@ -21,9 +22,9 @@ pub struct InspectArgs {
 pub fn run(args: InspectArgs) -> Result<()> {
     let description = describe(&args.path)?;
     if args.json {
-        println!("{description:#}");
+        say!("{description:#}");
     } else {
-        print!("{}", readable(&description));
+        stdout(format_args!("{}", readable(&description)));
     }
     Ok(())
 }

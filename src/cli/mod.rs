@@ -3,12 +3,14 @@
 mod fetch;
 mod generate;
 pub mod inspect;
+pub mod out;
 mod recipe;
 mod train;
 
 use clap::{Parser, Subcommand};
 
 use crate::error::{Error, Result};
+use crate::kernels::isa::Isa;
 
 /// Fine-tune a pretrained language model where domain data is scarce: LoRA and latent feedback, from a Parquet corpus
 /// and a recipe.
@@ -53,4 +55,9 @@ pub fn run(cli: Cli) -> Result<u8> {
         Command::Recipe(args) => recipe::run(args)?,
     }
     Ok(0)
+}
+
+/// What computes on a CPU, as a line; an error where `FULLBAND_ISA` names what this machine does not run.
+fn engine() -> Result<String> {
+    Ok(format!("{} kernels, {} threads", Isa::select()?, rayon::current_num_threads()))
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::cli::out::{say, stdout};
 use crate::error::{Error, Result};
 use crate::recipe::{
     Dtype, Form, Format, Gate, Group, Length, LoraVariant, Phase, Recipe, Scaffold, ScaffoldFormat, Targets,
@@ -58,12 +59,12 @@ pub fn run(args: RecipeArgs) -> Result<()> {
         RecipeCommand::New { path, format, base, train, force } => new(&path, format, &base, &train, force),
         RecipeCommand::Check { recipe, set } => {
             let loaded = Recipe::load(&recipe, &set)?;
-            println!("OK {}", recipe.display());
-            print!("{}", summary(&loaded)?);
+            say!("OK {}", recipe.display());
+            stdout(format_args!("{}", summary(&loaded)?));
             Ok(())
         }
         RecipeCommand::Schema => {
-            println!("{:#}", schema());
+            say!("{:#}", schema());
             Ok(())
         }
     }
@@ -80,10 +81,10 @@ fn new(path: &Path, format: FormatArg, base: &str, train: &str, force: bool) -> 
     };
     let text = scaffold(&Scaffold { name, format, base, train });
     write_new(path, &text, force)?;
-    println!("wrote {}", path.display());
+    say!("wrote {}", path.display());
     match Recipe::load(path, &[]) {
-        Ok(_) => println!("next: fullband train {} --dry-run", path.display()),
-        Err(e) => println!("to do before it can run:\n{e}"),
+        Ok(_) => say!("next: fullband train {} --dry-run", path.display()),
+        Err(e) => say!("to do before it can run:\n{e}"),
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use serde_json::json;
 use self::progress::Progress;
 use super::fetch::Shown;
 use crate::checkpoint::{Checkpoint, Tokenizer, fetch};
+use crate::cli::out::{note, say, stdout};
 use crate::corpus::{self, Corpus, Encoder, Example};
 use crate::error::{Error, Result};
 use crate::feedback::Tuned;
@@ -70,6 +71,9 @@ pub fn run(args: TrainArgs) -> Result<u8> {
         progress.warn(warning);
     }
     let device = model::device(&recipe.model.device)?;
+    if device.is_cpu() {
+        progress.line(&super::engine()?);
+    }
     let options = LoadOptions { dtype: recipe.model.dtype, device, engine: Engine::Auto };
     let mut tuned = train::initial(Model::load(&checkpoint, &options)?, &recipe)?;
     let report = json!({ "train": training.report, "validation": validation.report });
@@ -85,13 +89,13 @@ pub fn run(args: TrainArgs) -> Result<u8> {
     };
     let summary = train::run(job, &*stop_on_ctrl_c()?, &mut progress)?;
     if summary.status == Status::Interrupted {
-        eprintln!("stopped after step {}; continue with --resume", summary.steps);
+        note!("stopped after step {}; continue with --resume", summary.steps);
         return Ok(INTERRUPTED);
     }
     let shown = if validation.examples.is_empty() { &training } else { &validation };
     let samples = samples(&tuned, &tokenizer, &shown.examples)?;
     match args.json {
-        true => println!("{}", json!({ "summary": summary, "samples": samples })),
+        true => say!("{}", json!({ "summary": summary, "samples": samples })),
         false => print_closing(&summary, &samples),
     }
     Ok(0)
@@ -117,7 +121,7 @@ fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>> {
         if flag.swap(true, Ordering::SeqCst) {
             std::process::exit(INTERRUPTED as i32);
         }
-        eprintln!("finishing the step and saving; again to stop at once");
+        note!("finishing the step and saving; again to stop at once");
     };
     ctrlc::set_handler(handler).map_err(|e| Error::Internal(format!("Ctrl-C cannot be handled: {e}")))?;
     Ok(stop)
@@ -138,20 +142,20 @@ fn dry_run(
     let start = Start::new(recipe, &training.examples, &validation.examples, values);
     if args.json {
         let report = json!({ "train": training.report, "validation": validation.report });
-        println!("{}", json!({ "data": report, "plan": start, "memory": memory }));
+        say!("{}", json!({ "data": report, "plan": start, "memory": memory }));
         return Ok(());
     }
-    print!("{}", training.report.render("training"));
+    stdout(format_args!("{}", training.report.render("training")));
     if !validation.examples.is_empty() {
-        print!("{}", validation.report.render("validation"));
+        stdout(format_args!("{}", validation.report.render("validation")));
     }
     if let Some(example) = training.examples.first() {
-        println!("\nrow {} with its trained tokens marked:", example.row);
-        println!("{}\n", corpus::display(example, tokenizer, std::io::IsTerminal::is_terminal(&std::io::stdout()))?);
+        say!("\nrow {} with its trained tokens marked:", example.row);
+        say!("{}\n", corpus::display(example, tokenizer, std::io::IsTerminal::is_terminal(&std::io::stdout()))?);
     }
-    progress::start_lines(&start, recipe).iter().for_each(|line| println!("{line}"));
-    println!("\nmemory, for micro-batches of {tokens} tokens:");
-    memory.lines().iter().for_each(|line| println!("  {line}"));
+    progress::start_lines(&start, recipe).iter().for_each(|line| say!("{line}"));
+    say!("\nmemory, for micro-batches of {tokens} tokens:");
+    memory.lines().iter().for_each(|line| say!("  {line}"));
     Ok(())
 }
 
@@ -184,23 +188,23 @@ fn samples(tuned: &Tuned, tokenizer: &Tokenizer, examples: &[Example]) -> Result
 
 fn print_closing(summary: &Summary, samples: &[Sample]) {
     for sample in samples {
-        println!("\nrow {}, {}:", sample.row, progress::title(sample.mode));
-        println!("  prompt      {}", indented(&sample.prompt));
-        println!("  completion  {}", indented(sample.completion.trim()));
-        println!("  expected    {}", indented(sample.expected.trim()));
+        say!("\nrow {}, {}:", sample.row, progress::title(sample.mode));
+        say!("  prompt      {}", indented(&sample.prompt));
+        say!("  completion  {}", indented(sample.completion.trim()));
+        say!("  expected    {}", indented(sample.expected.trim()));
     }
     if !summary.before.is_empty() {
-        println!("\nvalidation loss (nats per trained token)");
-        println!("{:<12}{:>10}{:>10}", "", "before", "after");
+        say!("\nvalidation loss (nats per trained token)");
+        say!("{:<12}{:>10}{:>10}", "", "before", "after");
         for (mode, before) in &summary.before {
             let after = summary.after.get(mode).map_or("-".to_string(), |loss| format!("{loss:.4}"));
-            println!("{:<12}{before:>10.4}{after:>10}", progress::title(*mode));
+            say!("{:<12}{before:>10.4}{after:>10}", progress::title(*mode));
         }
     }
     let (steps, seconds) = (summary.steps, summary.seconds);
-    println!("\n{steps} steps, {} tokens in {seconds:.0} s", summary.tokens);
+    say!("\n{steps} steps, {} tokens in {seconds:.0} s", summary.tokens);
     if let (Some(adapter), Some(step)) = (&summary.adapter, summary.adapter_step) {
-        println!("adapter of step {step} in {}; run in {}", adapter.display(), summary.run.display());
+        say!("adapter of step {step} in {}; run in {}", adapter.display(), summary.run.display());
     }
 }
 

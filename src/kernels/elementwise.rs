@@ -160,10 +160,10 @@ pub struct Rotary {
 }
 
 impl Rotary {
-    /// `inverse_frequencies`: `[head_dim / 2]`.
-    pub fn new(inverse_frequencies: &[f64], positions: usize) -> Self {
+    /// `inverse_frequencies`: `[head_dim / 2]`. The angles are rounded to f32, as transformers does.
+    pub fn new(inverse_frequencies: &[f32], positions: usize) -> Self {
         let half = inverse_frequencies.len();
-        let angles = (0..positions).flat_map(|p| inverse_frequencies.iter().map(move |f| p as f64 * f));
+        let angles = (0..positions).flat_map(|p| inverse_frequencies.iter().map(move |f| (p as f32 * f) as f64));
         let (sin, cos) = angles.map(|a| (a.sin() as f32, a.cos() as f32)).unzip();
         Self { cos, sin, half }
     }

@@ -20,8 +20,19 @@ pub struct LoraConfig {
     /// In training only.
     pub dropout: f64,
     pub variant: LoraVariant,
-    /// Module names without prefix, in the order of a layer's modules.
+    /// Which modules are adapted, as PEFT names them: whole names or ends of names (`q_proj`, `mlp.up_proj`,
+    /// `model.layers.0.self_attn.q_proj`).
     pub modules: Vec<String>,
+}
+
+/// Whether the module of this name, whole or its end from a dot on, is one that `target` names (PEFT's rule).
+pub fn is_target(name: &str, target: &str) -> bool {
+    name.strip_suffix(target).is_some_and(|before| before.is_empty() || before.ends_with('.'))
+}
+
+/// A module's whole name.
+pub fn module_name(layer: usize, module: usize) -> String {
+    format!("model.layers.{layer}.{}", MODULES[module])
 }
 
 /// The last part of a module's name.
@@ -72,12 +83,13 @@ pub fn build(base: &Model, config: &LoraConfig) -> Result<Adapters> {
     for layer in 0..base.config().num_layers {
         let mut layout = Layout::default();
         let mut of_layer = Deltas::default();
-        for (module, name) in MODULES.iter().enumerate() {
-            if !config.modules.iter().any(|m| m == short(name)) {
+        for module in 0..MODULES.len() {
+            let name = module_name(layer, module);
+            if !config.modules.iter().any(|target| is_target(&name, target)) {
                 continue;
             }
             let (out, inner) = module_shape(base.config(), module);
-            let slot = |part: &str| format!("model.layers.{layer}.{name}.{part}");
+            let slot = |part: &str| format!("{name}.{part}");
             let a = layout.push(slot("lora_A.weight"), &[config.rank, inner]);
             let b = layout.push(slot("lora_B.weight"), &[out, config.rank]);
             let dora = config.variant == LoraVariant::Dora;

@@ -3,5 +3,6 @@
 mod build;
 mod peft;
 
-pub use build::{LoraConfig, build, init, module_shape};
+pub use crate::model::Adapters;
+pub use build::{LoraConfig, build, init, is_target, module_shape};
 pub use peft::{CONFIG, load, save};

@@ -6,9 +6,10 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::build::{LoraConfig, build};
+use super::build::{LoraConfig, build, is_target, module_name};
 use crate::error::{Error, Result};
 use crate::files::{read_tensors, write_json, write_tensors};
+use crate::kernels::layer::MODULES;
 use crate::model::{Adapters, Model};
 use crate::recipe::LoraVariant;
 
@@ -82,6 +83,12 @@ pub fn load(folder: &Path, base: &Model) -> Result<(Adapters, LoraConfig)> {
     let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
     let json: Map<String, Value> = serde_json::from_str(&text).map_err(|e| Error::model(&path, e.to_string()))?;
     let config = read_config(&json).map_err(|message| Error::model(&path, message))?;
+    let layers = base.config().num_layers;
+    let names = (0..layers).flat_map(|layer| (0..MODULES.len()).map(move |module| module_name(layer, module)));
+    let names: Vec<String> = names.collect();
+    if let Some(target) = config.modules.iter().find(|target| !names.iter().any(|name| is_target(name, target))) {
+        return Err(Error::model(&path, format!("target module '{target}' is in none of the base's {layers} layers")));
+    }
     let adapters = build(base, &config)?;
     let weights = folder.join(WEIGHTS);
     let slots = adapters.layers.iter().flat_map(|p| p.slots());
@@ -138,8 +145,8 @@ fn is_default(value: &Value) -> bool {
 }
 
 fn read_modules(value: Option<&Value>) -> Result<Vec<String>, String> {
-    use crate::kernels::layer::MODULES;
     let known: Vec<&str> = MODULES.iter().filter_map(|m| m.rsplit('.').next()).collect();
+    // What peft writes for "all-linear" is a list of whole names.
     let listed: Vec<String> = match value {
         Some(Value::String(name)) if name == "all-linear" => known.iter().map(|m| m.to_string()).collect(),
         Some(Value::String(pattern)) => {
@@ -148,8 +155,11 @@ fn read_modules(value: Option<&Value>) -> Result<Vec<String>, String> {
         Some(Value::Array(items)) => items.iter().filter_map(Value::as_str).map(str::to_string).collect(),
         _ => return Err("target_modules is missing".into()),
     };
-    if let Some(unknown) = listed.iter().find(|m| !known.contains(&m.as_str())) {
-        return Err(format!("target module '{unknown}' is not supported: expected some of {}", known.join(", ")));
+    let is_known = |target: &String| known.iter().any(|name| is_target(target, name) || is_target(name, target));
+    match listed.iter().find(|target| !is_known(target)) {
+        Some(unknown) => {
+            Err(format!("target module '{unknown}' is not supported: expected some of {}", known.join(", ")))
+        }
+        None => Ok(listed),
     }
-    Ok(known.iter().filter(|m| listed.iter().any(|l| l == *m)).map(|m| m.to_string()).collect())
 }

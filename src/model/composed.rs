@@ -8,6 +8,7 @@ use super::load::{has_bias, head_name, inverse_frequencies};
 use super::{Adapters, KvCache, LoadOptions, Predicted, RunOptions, Segments};
 use crate::checkpoint::{Checkpoint, Config};
 use crate::error::{Error, Result};
+use crate::kernels::elementwise::Rotary;
 use crate::kernels::layer::MODULES;
 use crate::kernels::linear::LowRank;
 use crate::random::Key;
@@ -68,10 +69,8 @@ impl Weights {
 }
 
 fn tables(config: &Config, device: &Device) -> Result<(Tensor, Tensor)> {
-    let frequencies = inverse_frequencies(config);
-    let shape = (config.max_positions, frequencies.len());
-    let angles = (0..config.max_positions).flat_map(|p| frequencies.iter().map(move |f| p as f64 * f));
-    let (cos, sin): (Vec<f32>, Vec<f32>) = angles.map(|a| (a.cos() as f32, a.sin() as f32)).unzip();
+    let Rotary { cos, sin, half } = Rotary::new(&inverse_frequencies(config), config.max_positions);
+    let shape = (config.max_positions, half);
     Ok((Tensor::from_vec(cos, shape, device)?, Tensor::from_vec(sin, shape, device)?))
 }
 

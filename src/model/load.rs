@@ -139,25 +139,34 @@ pub(super) fn has_bias(config: &Config, module: &str) -> bool {
     }
 }
 
-/// `[head_dim / 2]`, radians a position. Llama 3's scaling divides the low frequencies by `factor` and blends between
-/// the two wavelength bounds (Llama 3.1 model card).
-pub(super) fn inverse_frequencies(config: &Config) -> Vec<f64> {
-    let plain = (0..config.head_dim / 2).map(|i| config.rope.theta.powf(-2.0 * i as f64 / config.head_dim as f64));
+/// `[head_dim / 2]`, radians a position, in f32 and in the order of operations of transformers: its tables are what the
+/// checkpoints were trained with, and what others compute with. Exact frequencies differ by 1e-6 in the angle after a few
+/// positions, which a fused map that expands makes visible. Llama 3's scaling divides the low frequencies by `factor`
+/// and blends between the two wavelength bounds (Llama 3.1 model card).
+pub(super) fn inverse_frequencies(config: &Config) -> Vec<f32> {
+    let theta = config.rope.theta as f32 as f64;
+    let plain = (0..config.head_dim / 2).map(|i| {
+        let exponent = (2 * i) as f32 / config.head_dim as f32;
+        1.0 / theta.powf(exponent as f64) as f32
+    });
     match config.rope.scaling {
         RopeScaling::None => plain.collect(),
-        RopeScaling::Linear { factor } => plain.map(|f| f / factor).collect(),
-        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_positions } => plain
-            .map(|frequency| {
-                let turns = original_max_positions as f64 * frequency / std::f64::consts::TAU;
-                if turns < low_freq_factor {
+        RopeScaling::Linear { factor } => plain.map(|f| f / factor as f32).collect(),
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_positions } => {
+            let (factor, low, high) = (factor as f32, low_freq_factor as f32, high_freq_factor as f32);
+            let original = original_max_positions as f32;
+            let scaled = |frequency: f32| {
+                let wavelength = std::f32::consts::TAU / frequency;
+                if wavelength > original / low {
                     frequency / factor
-                } else if turns > high_freq_factor {
+                } else if wavelength < original / high {
                     frequency
                 } else {
-                    let smooth = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                    let smooth = (original / wavelength - low) / (high - low);
                     (1.0 - smooth) * frequency / factor + smooth * frequency
                 }
-            })
-            .collect(),
+            };
+            plain.map(scaled).collect()
+        }
     }
 }

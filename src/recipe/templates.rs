@@ -4,8 +4,11 @@ use std::collections::BTreeSet;
 
 use minijinja::Environment;
 
-/// The columns that a minijinja template uses (not its own variables, nor functions such as `range`); else what does not
-/// compile, and on which line of the template.
+/// All columns of the row as a map, in every template of a corpus.
+const ROW: &str = "row";
+
+/// The columns that a minijinja template names (not its own variables, nor functions such as `range`, nor what it takes
+/// from `row["any name"]`); else what does not compile, and on which line of the template.
 pub fn columns(template: &str) -> Result<BTreeSet<String>, String> {
     let environment = Environment::new();
     let compiled = environment.template_from_str(template).map_err(|e| {
@@ -16,6 +19,7 @@ pub fn columns(template: &str) -> Result<BTreeSet<String>, String> {
     for (name, _) in environment.globals() {
         used.remove(name);
     }
+    used.remove(ROW);
     Ok(used)
 }
 
@@ -30,6 +34,7 @@ mod tests {
              {% for i in range(n) %}{{ candidates[i] }}{% endfor %}{{ n }}",
         );
         assert_eq!(used.unwrap(), BTreeSet::from(["candidates".to_string(), "history".to_string()]));
+        assert_eq!(columns("{{ row['Unit price'] }} {{ title }}"), Ok(BTreeSet::from(["title".to_string()])));
         assert_eq!(columns("no column"), Ok(BTreeSet::new()));
         let error = columns("one\n{% if title %}").unwrap_err();
         assert!(error.contains("line 2 of the template") && error.contains("syntax error"), "{error}");

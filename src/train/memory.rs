@@ -12,7 +12,7 @@
 use super::schedule::most_passes;
 use crate::checkpoint::Config;
 use crate::kernels::layer::MODULES;
-use crate::lora::{LoraConfig, module_shape};
+use crate::lora::{LoraConfig, is_target, module_shape};
 use crate::recipe::{Dtype, Group, LoraVariant, Phase, Recipe};
 
 /// Rows of logits that exist at the same time (`kernels::head`).
@@ -77,7 +77,7 @@ pub fn trained_values(config: &Config, recipe: &Recipe) -> (usize, usize) {
 /// Indices of the modules that get an adapter.
 fn adapted(lora: &LoraConfig) -> impl Iterator<Item = usize> {
     let names = MODULES.iter().enumerate();
-    names.filter(|(_, name)| lora.modules.iter().any(|m| name.rsplit('.').next() == Some(m))).map(|(index, _)| index)
+    names.filter(|(_, name)| lora.modules.iter().any(|target| is_target(name, target))).map(|(index, _)| index)
 }
 
 /// The passes of a phase that a gradient goes through: with the adapters frozen pass 1 has none.

@@ -4,7 +4,7 @@
 mod chat;
 mod encoding;
 mod files;
-mod fixtures;
+pub mod fixtures;
 mod loading;
 mod manifest;
 mod ordering;

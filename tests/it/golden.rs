@@ -24,6 +24,7 @@ struct Golden {
     tensors: HashMap<String, Tensor>,
     rows: usize,
     len: usize,
+    expanding: bool,
 }
 
 fn open(folder: &Path, engine: Engine) -> Golden {
@@ -38,7 +39,8 @@ fn open(folder: &Path, engine: Engine) -> Golden {
     feedback::load_weights(&feedback, &adapter.join("latent_feedback.safetensors")).unwrap();
     let tensors = candle_core::safetensors::load(folder.join("expected.safetensors"), &Device::Cpu).unwrap();
     let (rows, len) = tensors["ids"].dims2().unwrap();
-    Golden { tuned: Tuned { base, lora: Some(adapters), feedback: Some(feedback) }, json, tensors, rows, len }
+    let tuned = Tuned { base, lora: Some(adapters), feedback: Some(feedback) };
+    Golden { tuned, json, tensors, rows, len, expanding: is_expanding(folder) }
 }
 
 fn text_form(text: String) -> fullband::recipe::Form {
@@ -93,24 +95,28 @@ impl Golden {
     }
 }
 
-/// Folders whose fused map expands in f32: three passes of an untrained `replace` fusion. There the kernels and the
-/// composed operations, which share no arithmetic, both differ from the float64 reference by 1e-4 to 3e-4 in some
-/// gradients, and a greedy token after the ninth can differ. States, logits and losses hold everywhere.
+/// Folders whose fused map expands: three passes of an untrained `replace` fusion enlarge a rounding a thousandfold, and
+/// f32 does not carry every figure to 1e-4. Plain float32 PyTorch (2.15, transformers 5.24, peft 0.21.2) on the same
+/// folders is off by up to 2.3e-4 in a gradient and gives other tokens at the end in two of the three; the expectations
+/// themselves lie up to 7e-5 from a run with all of float64 (transformers' norms are float32). States, logits and
+/// losses are held to the common tolerance here too.
 const EXPANDING: [&str; 3] = ["llama-replace-sigmoid", "llama-replace-signed", "llama3rope-replace-sigmoid"];
+/// For gradients on those folders: under twice what float32 PyTorch reaches.
+const EXPANDING_TOLERANCE: f64 = 4.5e-4;
+/// On those folders greedy tokens and changes of the states are compared this far.
+const EXPANDING_TOKENS: usize = 9;
+const EXPANDING_CHANGES: usize = 5;
 
+/// Of the shared folders alone: those made here are chosen so that f32 can follow.
 fn is_expanding(folder: &Path) -> bool {
-    folder.file_name().is_some_and(|name| EXPANDING.iter().any(|e| name == *e))
+    let ours = folder.starts_with(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"));
+    !ours && folder.file_name().is_some_and(|name| EXPANDING.iter().any(|e| name == *e))
 }
 
-/// Runs `check` on every folder and engine.
+/// Runs `check` on every folder and engine; what differs is told for all of them at the end.
 fn each(check: impl Fn(&Golden, &str, &mut Vec<String>)) {
-    each_of(|_| true, check);
-}
-
-/// Runs `check` on the folders of `which`, on every engine; what differs is told for all of them at the end.
-fn each_of(which: impl Fn(&Path) -> bool, check: impl Fn(&Golden, &str, &mut Vec<String>)) {
     let mut failures = Vec::new();
-    for folder in golden_folders().into_iter().filter(|folder| which(folder)) {
+    for folder in golden_folders() {
         for engine in [Engine::Auto, Engine::Composed] {
             let name = format!("{} on {engine:?}", folder.file_name().unwrap().to_string_lossy());
             check(&open(&folder, engine), &name, &mut failures);
@@ -144,18 +150,8 @@ fn states_and_logits_of_three_passes() {
 
 #[test]
 fn losses_and_every_gradient() {
-    every_gradient(|folder| !is_expanding(folder));
-}
-
-#[test]
-#[ignore = "f32 does not reach 1e-4 on expanding replace maps: up to 3e-4"]
-fn losses_and_every_gradient_of_expanding_maps() {
-    every_gradient(is_expanding);
-}
-
-fn every_gradient(which: impl Fn(&Path) -> bool) {
     for recompute in [false, true] {
-        each_of(&which, |golden, name, failures| {
+        each(|golden, name, failures| {
             if recompute && name.contains("Composed") {
                 return;
             }
@@ -191,12 +187,13 @@ fn check_gradients(golden: &Golden, name: &str, recompute: bool, failures: &mut 
     let want = golden.json["total"].as_f64().unwrap();
     assert!((total.to_scalar::<f32>().unwrap() as f64 - want).abs() / want < TOLERANCE, "{name}: total");
     let gradients = golden.gradients(&total.backward().unwrap());
+    let tolerance = if golden.expanding { EXPANDING_TOLERANCE } else { TOLERANCE };
     let mut compared = 0;
     for (key, want) in golden.tensors.iter().filter_map(|(key, t)| Some((key.strip_prefix("grad.")?, t))) {
         let key = if key == "latent_feedback.norm" { "latent_feedback.norm.weight" } else { key };
         let got = gradients.get(key).unwrap_or_else(|| panic!("{name}: no gradient for {key}"));
         let error = relative_error(got, &want.flatten_all().unwrap().to_vec1::<f32>().unwrap());
-        within(error, TOLERANCE, format!("{name}: gradient of {key} (recompute: {recompute})"), failures);
+        within(error, tolerance, format!("{name}: gradient of {key} (recompute: {recompute})"), failures);
         compared += 1;
     }
     assert_eq!(compared, gradients.len(), "{name}: every gradient compared");
@@ -204,17 +201,7 @@ fn check_gradients(golden: &Golden, name: &str, recompute: bool, failures: &mut 
 
 #[test]
 fn decoding_gives_the_same_tokens() {
-    same_tokens(|folder| !is_expanding(folder));
-}
-
-#[test]
-#[ignore = "f32 does not reproduce every token of expanding replace maps"]
-fn decoding_of_expanding_maps_gives_the_same_tokens() {
-    same_tokens(is_expanding);
-}
-
-fn same_tokens(which: impl Fn(&Path) -> bool) {
-    each_of(which, |golden, name, failures| {
+    each(|golden, name, failures| {
         let prompt: Vec<u32> = serde_json::from_value(golden.json["decode"]["prompt"].clone()).unwrap();
         let modes = [
             ("standard", Mode::Standard, 1),
@@ -223,7 +210,10 @@ fn same_tokens(which: impl Fn(&Path) -> bool) {
             ("fused2", Mode::Fused, 2),
         ];
         for (key, mode, prefill_passes) in modes {
-            let want: Vec<u32> = serde_json::from_value(golden.json["decode"][key]["tokens"].clone()).unwrap();
+            let mut want: Vec<u32> = serde_json::from_value(golden.json["decode"][key]["tokens"].clone()).unwrap();
+            if golden.expanding {
+                want.truncate(EXPANDING_TOKENS);
+            }
             let options = Options { mode, prefill_passes, max_new: want.len(), ..Options::default() };
             let got = decode(&golden.tuned, &prompt, &options, |_| true).unwrap();
             if got.tokens != want {
@@ -235,18 +225,11 @@ fn same_tokens(which: impl Fn(&Path) -> bool) {
 
 #[test]
 fn repeated_passes_change_the_states_as_expected() {
-    same_trace(|folder| !is_expanding(folder));
-}
-
-#[test]
-#[ignore = "f32 follows expanding replace maps for six passes only"]
-fn repeated_passes_of_expanding_maps_change_the_states_as_expected() {
-    same_trace(is_expanding);
-}
-
-fn same_trace(which: impl Fn(&Path) -> bool) {
-    each_of(which, |golden, name, failures| {
-        let want: Vec<f64> = serde_json::from_value(golden.json["state_change_rms"].clone()).unwrap();
+    each(|golden, name, failures| {
+        let mut want: Vec<f64> = serde_json::from_value(golden.json["state_change_rms"].clone()).unwrap();
+        if golden.expanding {
+            want.truncate(EXPANDING_CHANGES);
+        }
         // The reference follows the first row alone.
         let ids = &golden.ids()[..golden.len];
         let trace = fullband::eval::contraction(&golden.tuned, ids, &[0, golden.len], want.len() + 1).unwrap();

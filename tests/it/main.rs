@@ -7,6 +7,8 @@ mod gguf;
 mod golden;
 mod inspect;
 mod packed;
+mod peft;
+mod program;
 mod recipe;
 mod resume;
 mod support;

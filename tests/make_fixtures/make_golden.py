@@ -147,7 +147,7 @@ def expectations(ref, ids, labels, prefix_cuts, prompt):
             "total": total.item(),
             "decode": {"prompt": prompt}
             | {name: ref.decode(prompt, mode, p, NEW_TOKENS) for name, (mode, p) in MODES.items()},
-            "state_change_rms": ref.trace(ids, CHANGES),
+            "state_change_rms": ref.trace(ids[:1], CHANGES),
         }
     return numbers, {k: v.detach() for k, v in tensors.items()}
 

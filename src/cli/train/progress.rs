@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 
+use crate::cli::out::{note, say};
 use crate::feedback::Fit;
 use crate::recipe::{Mode, Recipe};
 use crate::train::{EvalRecord, Observer, Start, StepRecord, Summary};
@@ -50,15 +51,15 @@ impl Progress {
     }
 
     pub fn warn(&mut self, warning: &str) {
-        eprintln!("warning: {warning}");
+        note!("warning: {warning}");
     }
 
     /// A line above the bar; on standard error where standard output is kept for JSON.
-    fn line(&self, text: &str) {
+    pub fn line(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{text}")),
-            None if self.json || self.terminal => eprintln!("{text}"),
-            None => println!("{text}"),
+            Some(bar) => bar.suspend(|| note!("{text}")),
+            None if self.json || self.terminal => note!("{text}"),
+            None => say!("{text}"),
         }
     }
 }

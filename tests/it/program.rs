@@ -1,0 +1,211 @@
+//! The program as a user runs it: its output in a pipe, its exit codes, Ctrl-C, and a reader that goes away.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use fullband::checkpoint::Family;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::corpus::fixtures::{words, write};
+use crate::tiny;
+
+const RECIPE: &str = r#"
+name = "tiny"
+seed = 7
+[model]
+base = "base"
+[data]
+train = ["train.parquet"]
+validation = ["validation.parquet"]
+max_seq_len = 96
+[data.prompt_completion]
+prompt = "{{ title }}:"
+completion = " {{ colour }}"
+[lora]
+rank = 4
+[feedback]
+form = "residual"
+[train]
+max_steps = 8
+batch_tokens = 192
+lr = 1e-2
+[eval]
+every = 4
+[output]
+adapter = "adapter"
+checkpoints = { every = 4, keep = 2 }
+"#;
+
+/// A folder with a tiny base, a corpus and a recipe; the program runs in it.
+struct Shop {
+    folder: TempDir,
+}
+
+impl Shop {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("base")).unwrap();
+        tiny::folder(&folder.path().join("base"), &tiny::config(Family::Llama));
+        let titles = ["red shoe", "blue shoe", "red hat", "green hat", "blue sock", "green belt"];
+        let colours = titles.map(|title| title.split(' ').next().unwrap());
+        write(&folder, "train.parquet", &[("title", words(&titles)), ("colour", words(&colours))]);
+        write(&folder, "validation.parquet", &[("title", words(&titles[..3])), ("colour", words(&colours[..3]))]);
+        fs::write(folder.path().join("recipe.toml"), RECIPE).unwrap();
+        Self { folder }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fullband"));
+        command.args(arguments).current_dir(self.path()).env_remove("FULLBAND_ISA").stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn spawn(&self, arguments: &[&str]) -> Child {
+        self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Files of the adapter by name, but for `training.json`'s neighbours that name paths.
+    fn adapter(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let names = ["adapter_model.safetensors", "latent_feedback.safetensors", "adapter_config.json"];
+        names.iter().map(|n| self.path().join("adapter").join(n)).map(|p| (p.clone(), fs::read(p).unwrap())).collect()
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn succeeded(output: &Output) -> String {
+    assert!(output.status.success(), "{:?}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[test]
+fn a_run_in_a_pipe_prints_plain_lines_and_a_closing_table() {
+    let shop = Shop::new();
+    let out = succeeded(&shop.run(&["train", "recipe.toml", "--threads", "1"]));
+    assert!(out.contains(" kernels, 1 threads"), "{out}");
+    assert!(out.contains("step 8/8 phase 3 loss "), "{out}");
+    assert!(out.contains("step 8 validation STANDARD "), "{out}");
+    assert!(!out.contains('\r') && !out.contains('\u{1b}'), "{out:?}");
+    let table = out.split("validation loss (nats per trained token)").nth(1).expect("a closing table");
+    for mode in ["STANDARD", "FUSED"] {
+        let line = table.lines().find(|line| line.starts_with(mode)).expect("a line of the mode");
+        let numbers: Vec<f64> = line.split_whitespace().skip(1).map(|n| n.parse().unwrap()).collect();
+        assert!(numbers.len() == 2 && numbers[1] < numbers[0], "{line}");
+    }
+    assert_eq!(out.matches("\n  completion ").count(), 2, "{out}");
+    assert!(shop.path().join("adapter.run/metrics.jsonl").is_file());
+
+    let json = succeeded(&shop.run(&["generate", "adapter", "red shoe:", "--mode", "fused", "--json"]));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert!(json["completion_tokens"].as_u64().unwrap() > 0, "{json}");
+    assert!(succeeded(&shop.run(&["inspect", "adapter"])).contains("residual"));
+    assert!(succeeded(&shop.run(&["inspect", "adapter.run"])).contains("tiny"));
+}
+
+#[test]
+fn json_alone_is_on_standard_output() {
+    let shop = Shop::new();
+    let output = shop.run(&["train", "recipe.toml", "--json"]);
+    let json: Value = serde_json::from_str(&succeeded(&output)).unwrap();
+    assert_eq!(json["summary"]["steps"], 8);
+    assert_eq!(json["samples"].as_array().unwrap().len(), 2);
+    assert!(text(&output.stderr).contains("step 8/8"));
+    let json: Value =
+        serde_json::from_str(&succeeded(&shop.run(&["train", "recipe.toml", "--dry-run", "--json"]))).unwrap();
+    assert_eq!(json["data"]["train"]["rows"], 6, "{json}");
+}
+
+/// Reads lines until one contains `wanted`.
+fn wait_for(reader: &mut impl BufRead, wanted: &str) {
+    let mut line = String::new();
+    while !line.contains(wanted) {
+        line.clear();
+        assert!(reader.read_line(&mut line).unwrap() > 0, "no line with '{wanted}'");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_saves_and_resume_gives_the_undisturbed_result() {
+    let undisturbed = Shop::new();
+    let long = ["train", "recipe.toml", "--set", "train.max_steps=200", "--set", "output.checkpoints="];
+    succeeded(&undisturbed.run(&long));
+
+    let shop = Shop::new();
+    let mut child = shop.spawn(&long);
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    wait_for(&mut out, "step 5/200");
+    let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupted.success());
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    let mut errors = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{rest}{errors}");
+    assert!(errors.contains("continue with --resume"), "{errors}");
+    assert!(!shop.path().join("adapter").exists(), "an interrupted run writes no adapter");
+
+    let again = shop.run(&long);
+    assert_eq!(again.status.code(), Some(2), "an unfinished run is not replaced silently");
+    assert!(text(&again.stderr).contains("--resume"), "{}", text(&again.stderr));
+    let resumed = [&long[..], &["--resume"]].concat();
+    succeeded(&shop.run(&resumed));
+    for ((path, got), (_, want)) in shop.adapter().iter().zip(undisturbed.adapter()) {
+        assert!(*got == want, "{} differs", path.display());
+    }
+}
+
+// A reader that has gone: `fullband train recipe.toml | head -1` died of a panic in println!.
+#[test]
+fn a_reader_that_goes_away_ends_no_training() {
+    let shop = Shop::new();
+    let mut child = shop.spawn(&["train", "recipe.toml"]);
+    drop(child.stdout.take());
+    drop(child.stderr.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(shop.path().join("adapter/adapter_model.safetensors").is_file());
+    let mut child = shop.spawn(&["inspect", "base"]);
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn exit_codes_and_messages_say_what_is_wrong() {
+    let shop = Shop::new();
+    let refused = |arguments: &[&str], code: i32, wanted: &[&str]| {
+        let output = shop.run(arguments);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
+        for wanted in wanted {
+            assert!(message.contains(wanted), "{arguments:?}: no '{wanted}' in {message}");
+        }
+        assert!(!message.contains("panicked"), "{message}");
+    };
+    refused(&["train", "missing.toml"], 2, &["missing.toml"]);
+    refused(&["train", "recipe.toml", "--set", "train.lrr=1"], 2, &["train.lrr", "train.lr"]);
+    refused(&["train", "recipe.toml", "--set", "lora.targets=[\"c_attn\"]"], 2, &["c_attn"]);
+    fs::write(shop.path().join("broken.parquet"), "no parquet").unwrap();
+    refused(&["train", "recipe.toml", "--set", "data.train=[\"broken.parquet\"]"], 3, &["broken.parquet"]);
+    refused(&["generate", "base", "red", "--mode", "fused"], 2, &["FUSED", "latent-feedback weights"]);
+    refused(&["generate", "nowhere/base", "red"], 4, &["nowhere/base"]);
+    refused(&["train", "recipe.toml", "--threads", "0"], 2, &["--threads"]);
+    let output = shop.command(&["train", "recipe.toml"]).env("FULLBAND_ISA", "neon").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("FULLBAND_ISA=neon"), "{}", text(&output.stderr));
+
+    fs::remove_file(shop.path().join("base/model.safetensors")).unwrap();
+    refused(&["generate", "base", "red"], 4, &["safetensors"]);
+}
