@@ -16,6 +16,7 @@ use crate::corpus::{self, Corpus, Encoder, Example};
 use crate::error::{Error, Result};
 use crate::feedback::Tuned;
 use crate::infer;
+use crate::kernels::profile;
 use crate::lora::LoraConfig;
 use crate::model::{self, Engine, LoadOptions, Model};
 use crate::recipe::{Mode, Recipe};
@@ -46,6 +47,9 @@ pub struct TrainArgs {
     /// Replace an unfinished run, or an adapter that another recipe has made
     #[arg(long)]
     force: bool,
+    /// Say at the end what the steps' time was spent on
+    #[arg(long, conflicts_with = "dry_run")]
+    profile: bool,
     /// Print the final summary (or the plan of --dry-run) as JSON
     #[arg(long)]
     json: bool,
@@ -76,6 +80,9 @@ pub fn run(args: TrainArgs) -> Result<u8> {
     }
     let options = LoadOptions { dtype: recipe.model.dtype, device, engine: Engine::Auto };
     let mut tuned = train::initial(Model::load(&checkpoint, &options)?, &recipe)?;
+    if args.profile {
+        profile::enable();
+    }
     let report = json!({ "train": training.report, "validation": validation.report });
     let job = Job {
         recipe: &recipe,
@@ -88,6 +95,9 @@ pub fn run(args: TrainArgs) -> Result<u8> {
         force: args.force,
     };
     let summary = train::run(job, &*stop_on_ctrl_c()?, &mut progress)?;
+    if args.profile {
+        progress.profile();
+    }
     if summary.status == Status::Interrupted {
         note!("stopped after step {}; continue with --resume", summary.steps);
         return Ok(INTERRUPTED);
@@ -141,6 +151,9 @@ fn dry_run(
     let memory = Memory::estimate(&checkpoint.config, recipe, tokens, values.0 + values.1);
     let start = Start::new(recipe, &training.examples, &validation.examples, values);
     if args.json {
+        if args.profile {
+            profile::enable();
+        }
         let report = json!({ "train": training.report, "validation": validation.report });
         say!("{}", json!({ "data": report, "plan": start, "memory": memory }));
         return Ok(());

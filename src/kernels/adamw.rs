@@ -1,5 +1,6 @@
 //! One AdamW update over flat slices.
 
+use super::simd::vectorised;
 use rayon::prelude::*;
 
 /// Decay of the two moments and the term that keeps the division finite: the defaults of Kingma and Ba, and of torch.
@@ -31,14 +32,17 @@ pub fn adamw(update: Update, gradient: &[f32], values: &mut [f32], m: &mut [f32]
     let (b1, c1, b2, c2) = (b1 as f32, (1.0 - b1) as f32, b2 as f32, (1.0 - b2) as f32);
     let blocks = values.par_chunks_mut(BLOCK).zip(gradient.par_chunks(BLOCK));
     blocks.zip(m.par_chunks_mut(BLOCK)).zip(v.par_chunks_mut(BLOCK)).for_each(|(((p, g), m), v)| {
-        pulp::Arch::new().dispatch(|| {
-            for (((p, g), m), v) in p.iter_mut().zip(g).zip(m.iter_mut()).zip(v.iter_mut()) {
-                let g = g * scale;
-                *m = b1 * *m + c1 * g;
-                *v = b2 * *v + c2 * g * g;
-                *p = *p * keep - size * *m / (v.sqrt() / root + eps);
-            }
-        })
+        vectorised(
+            #[inline(always)]
+            || {
+                for (((p, g), m), v) in p.iter_mut().zip(g).zip(m.iter_mut()).zip(v.iter_mut()) {
+                    let g = g * scale;
+                    *m = b1 * *m + c1 * g;
+                    *v = b2 * *v + c2 * g * g;
+                    *p = *p * keep - size * *m / (v.sqrt() / root + eps);
+                }
+            },
+        )
     });
 }
 

@@ -6,6 +6,7 @@ use rayon::prelude::*;
 
 use super::elementwise::exp;
 use super::gemm::strided_serial;
+use super::simd::vectorised;
 
 /// Query rows that are worked on together.
 const BLOCK: usize = 64;
@@ -88,12 +89,15 @@ fn forward_head(
         let scores = &mut scores[..rows * n];
         let k_block = &k[keys.start * dh..keys.end * dh];
         strided_serial(rows, n, dh, shape.scale(), (&q[i0 * dh..], dh, 1), (k_block, 1, dh), 0.0, (scores, n));
-        pulp::Arch::new().dispatch(|| {
-            for (r, row) in scores.chunks_exact_mut(n).enumerate() {
-                let reach = shape.reach(past + i0 + r);
-                lse[i0 + r] = softmax(row, reach.start - keys.start..reach.end - keys.start);
-            }
-        });
+        vectorised(
+            #[inline(always)]
+            || {
+                for (r, row) in scores.chunks_exact_mut(n).enumerate() {
+                    let reach = shape.reach(past + i0 + r);
+                    lse[i0 + r] = softmax(row, reach.start - keys.start..reach.end - keys.start);
+                }
+            },
+        );
         let v_block = &v[keys.start * dh..keys.end * dh];
         strided_serial(rows, dh, n, 1.0, (scores, n, 1), (v_block, dh, 1), 0.0, (&mut out[i0 * dh..i1 * dh], dh));
     }
@@ -182,22 +186,25 @@ fn backward_head(head: &Head, gq: &mut [f32], gk: &mut [f32], gv: &mut [f32], sh
         let (k, v) = (&head.k[key_block.clone()], &head.v[key_block.clone()]);
         strided_serial(rows, n, dh, shape.scale(), (q, dh, 1), (k, 1, dh), 0.0, (p, n));
         strided_serial(rows, n, dh, 1.0, (g, dh, 1), (v, 1, dh), 0.0, (ds, n));
-        pulp::Arch::new().dispatch(|| {
-            for (r, (p, ds)) in p.chunks_exact_mut(n).zip(ds.chunks_exact_mut(n)).enumerate() {
-                let reach = shape.reach(i0 + r);
-                let live = reach.start - keys.start..reach.end - keys.start;
-                let delta: f32 = (0..dh).map(|c| g[r * dh + c] * out[r * dh + c]).sum();
-                let lse = head.lse[i0 + r];
-                p[..live.start].fill(0.0);
-                p[live.end..].fill(0.0);
-                ds[..live.start].fill(0.0);
-                ds[live.end..].fill(0.0);
-                for (p, ds) in p[live.clone()].iter_mut().zip(&mut ds[live]) {
-                    *p = exp(*p - lse);
-                    *ds = *p * (*ds - delta) * shape.scale();
+        vectorised(
+            #[inline(always)]
+            || {
+                for (r, (p, ds)) in p.chunks_exact_mut(n).zip(ds.chunks_exact_mut(n)).enumerate() {
+                    let reach = shape.reach(i0 + r);
+                    let live = reach.start - keys.start..reach.end - keys.start;
+                    let delta: f32 = (0..dh).map(|c| g[r * dh + c] * out[r * dh + c]).sum();
+                    let lse = head.lse[i0 + r];
+                    p[..live.start].fill(0.0);
+                    p[live.end..].fill(0.0);
+                    ds[..live.start].fill(0.0);
+                    ds[live.end..].fill(0.0);
+                    for (p, ds) in p[live.clone()].iter_mut().zip(&mut ds[live]) {
+                        *p = exp(*p - lse);
+                        *ds = *p * (*ds - delta) * shape.scale();
+                    }
                 }
-            }
-        });
+            },
+        );
         strided_serial(rows, dh, n, 1.0, (ds, n, 1), (k, dh, 1), 0.0, (&mut gq[block], dh));
         strided_serial(n, dh, rows, 1.0, (ds, 1, n), (q, dh, 1), 1.0, (&mut gk[key_block.clone()], dh));
         strided_serial(n, dh, rows, 1.0, (p, 1, n), (g, dh, 1), 1.0, (&mut gv[key_block], dh));

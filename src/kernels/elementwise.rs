@@ -3,14 +3,11 @@
 
 use rayon::prelude::*;
 
+use super::simd::vectorised;
+
 /// Rows that one task works on: enough work to pay for a task, few enough to share among threads.
 fn rows_per_task(row: usize) -> usize {
     (1usize << 14).div_ceil(row.max(1)).max(1)
-}
-
-#[inline(always)]
-fn vectorised<R>(f: impl FnOnce() -> R) -> R {
-    pulp::Arch::new().dispatch(f)
 }
 
 /// `exp(x)` to about 2 ulp in f32, written so that loops over it vectorise: Cody-Waite reduction by ln 2 and a
@@ -63,14 +60,17 @@ pub fn rms_norm(x: &[f32], w: &[f32], eps: f32, y: &mut [f32]) {
     let d = w.len();
     let block = rows_per_task(d) * d;
     y.par_chunks_mut(block).zip(x.par_chunks(block)).for_each(|(y, x)| {
-        vectorised(|| {
-            for (y, x) in y.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
-                let r = inverse_rms(x, eps);
-                for i in 0..d {
-                    y[i] = x[i] * r * w[i];
+        vectorised(
+            #[inline(always)]
+            || {
+                for (y, x) in y.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
+                    let r = inverse_rms(x, eps);
+                    for i in 0..d {
+                        y[i] = x[i] * r * w[i];
+                    }
                 }
-            }
-        })
+            },
+        )
     });
 }
 
@@ -79,19 +79,22 @@ pub fn rms_norm_backward(x: &[f32], w: &[f32], eps: f32, g: &[f32], gx: &mut [f3
     let d = w.len();
     let block = rows_per_task(d) * d;
     gx.par_chunks_mut(block).zip(x.par_chunks(block)).zip(g.par_chunks(block)).for_each(|((gx, x), g)| {
-        vectorised(|| {
-            let mut gw = vec![0f32; d];
-            for ((gx, x), g) in gx.chunks_exact_mut(d).zip(x.chunks_exact(d)).zip(g.chunks_exact(d)) {
-                let r = inverse_rms(x, eps);
-                for i in 0..d {
-                    gw[i] = g[i] * w[i];
+        vectorised(
+            #[inline(always)]
+            || {
+                let mut gw = vec![0f32; d];
+                for ((gx, x), g) in gx.chunks_exact_mut(d).zip(x.chunks_exact(d)).zip(g.chunks_exact(d)) {
+                    let r = inverse_rms(x, eps);
+                    for i in 0..d {
+                        gw[i] = g[i] * w[i];
+                    }
+                    let c = dot(&gw, x) * r * r / d as f32;
+                    for i in 0..d {
+                        gx[i] += r * (gw[i] - x[i] * c);
+                    }
                 }
-                let c = dot(&gw, x) * r * r / d as f32;
-                for i in 0..d {
-                    gx[i] += r * (gw[i] - x[i] * c);
-                }
-            }
-        })
+            },
+        )
     });
 }
 
@@ -99,11 +102,14 @@ pub fn rms_norm_backward(x: &[f32], w: &[f32], eps: f32, g: &[f32], gx: &mut [f3
 pub fn swiglu(gate: &[f32], up: &[f32], y: &mut [f32]) {
     const BLOCK: usize = 1 << 14;
     y.par_chunks_mut(BLOCK).zip(gate.par_chunks(BLOCK)).zip(up.par_chunks(BLOCK)).for_each(|((y, gate), up)| {
-        vectorised(|| {
-            for ((y, &g), &u) in y.iter_mut().zip(gate).zip(up) {
-                *y = g * sigmoid(g) * u;
-            }
-        })
+        vectorised(
+            #[inline(always)]
+            || {
+                for ((y, &g), &u) in y.iter_mut().zip(gate).zip(up) {
+                    *y = g * sigmoid(g) * u;
+                }
+            },
+        )
     });
 }
 
@@ -112,16 +118,19 @@ pub fn swiglu(gate: &[f32], up: &[f32], y: &mut [f32]) {
 pub fn swiglu_backward(gate: &mut [f32], up: &mut [f32], g: &[f32]) {
     const BLOCK: usize = 1 << 14;
     gate.par_chunks_mut(BLOCK).zip(up.par_chunks_mut(BLOCK)).zip(g.par_chunks(BLOCK)).for_each(|((gate, up), g)| {
-        vectorised(|| {
-            for ((gate, up), &g) in gate.iter_mut().zip(up.iter_mut()).zip(g) {
-                let s = sigmoid(*gate);
-                let silu = *gate * s;
-                let d_silu = s + silu * (1.0 - s);
-                let g_gate = g * *up * d_silu;
-                *up = g * silu;
-                *gate = g_gate;
-            }
-        })
+        vectorised(
+            #[inline(always)]
+            || {
+                for ((gate, up), &g) in gate.iter_mut().zip(up.iter_mut()).zip(g) {
+                    let s = sigmoid(*gate);
+                    let silu = *gate * s;
+                    let d_silu = s + silu * (1.0 - s);
+                    let g_gate = g * *up * d_silu;
+                    *up = g * silu;
+                    *gate = g_gate;
+                }
+            },
+        )
     });
 }
 
@@ -129,11 +138,14 @@ pub fn swiglu_backward(gate: &mut [f32], up: &mut [f32], g: &[f32]) {
 pub fn add(y: &mut [f32], x: &[f32]) {
     const BLOCK: usize = 1 << 14;
     y.par_chunks_mut(BLOCK).zip(x.par_chunks(BLOCK)).for_each(|(y, x)| {
-        vectorised(|| {
-            for (y, x) in y.iter_mut().zip(x) {
-                *y += x;
-            }
-        })
+        vectorised(
+            #[inline(always)]
+            || {
+                for (y, x) in y.iter_mut().zip(x) {
+                    *y += x;
+                }
+            },
+        )
     });
 }
 
@@ -142,13 +154,16 @@ pub fn add_bias(y: &mut [f32], bias: &[f32]) {
     let d = bias.len();
     let block = rows_per_task(d) * d;
     y.par_chunks_mut(block).for_each(|y| {
-        vectorised(|| {
-            for y in y.chunks_exact_mut(d) {
-                for i in 0..d {
-                    y[i] += bias[i];
+        vectorised(
+            #[inline(always)]
+            || {
+                for y in y.chunks_exact_mut(d) {
+                    for i in 0..d {
+                        y[i] += bias[i];
+                    }
                 }
-            }
-        })
+            },
+        )
     });
 }
 
@@ -204,21 +219,24 @@ pub fn split_heads(
     let block = rows_per_task(dim);
     y.par_chunks_mut(n * dim).enumerate().for_each(|(h, y)| {
         y.par_chunks_mut(block * dim).enumerate().for_each(|(b, y)| {
-            vectorised(|| {
-                for (i, row) in y.chunks_exact_mut(dim).enumerate() {
-                    let t = b * block + i;
-                    row.copy_from_slice(&x[(t * heads + h) * dim..][..dim]);
-                    if let Some((weight, eps)) = norm {
-                        let r = inverse_rms(row, eps);
-                        for i in 0..dim {
-                            row[i] *= r * weight[i];
+            vectorised(
+                #[inline(always)]
+                || {
+                    for (i, row) in y.chunks_exact_mut(dim).enumerate() {
+                        let t = b * block + i;
+                        row.copy_from_slice(&x[(t * heads + h) * dim..][..dim]);
+                        if let Some((weight, eps)) = norm {
+                            let r = inverse_rms(row, eps);
+                            for i in 0..dim {
+                                row[i] *= r * weight[i];
+                            }
+                        }
+                        if let Some((rotary, positions)) = rotary {
+                            rotary.rotate(row, positions[t] as usize, 1.0);
                         }
                     }
-                    if let Some((rotary, positions)) = rotary {
-                        rotary.rotate(row, positions[t] as usize, 1.0);
-                    }
-                }
-            })
+                },
+            )
         })
     });
 }
@@ -228,55 +246,20 @@ pub fn join_heads(x: &[f32], heads: usize, dim: usize, rotary: Option<(&Rotary, 
     let n = x.len() / (heads * dim);
     let block = rows_per_task(heads * dim);
     y.par_chunks_mut(block * heads * dim).enumerate().for_each(|(b, y)| {
-        vectorised(|| {
-            for (i, token) in y.chunks_exact_mut(heads * dim).enumerate() {
-                let t = b * block + i;
-                for (h, row) in token.chunks_exact_mut(dim).enumerate() {
-                    row.copy_from_slice(&x[(h * n + t) * dim..][..dim]);
-                    if let Some((rotary, positions)) = rotary {
-                        rotary.rotate(row, positions[t] as usize, -1.0);
+        vectorised(
+            #[inline(always)]
+            || {
+                for (i, token) in y.chunks_exact_mut(heads * dim).enumerate() {
+                    let t = b * block + i;
+                    for (h, row) in token.chunks_exact_mut(dim).enumerate() {
+                        row.copy_from_slice(&x[(h * n + t) * dim..][..dim]);
+                        if let Some((rotary, positions)) = rotary {
+                            rotary.rotate(row, positions[t] as usize, -1.0);
+                        }
                     }
                 }
-            }
-        })
-    });
-}
-
-/// Writes `x * mask / (1 - p)` where the mask keeps an element with probability `1 - p`. Row i of `x` (width `d`)
-/// draws from `keys[i]`; the same keys give the same mask again.
-pub fn dropout(x: &[f32], d: usize, p: f32, keys: &[crate::random::Key], y: &mut [f32]) {
-    masked(x, d, p, keys, y, |y, value| *y = value);
-}
-
-/// As [`dropout`], added to y: the backward of dropout onto an existing gradient.
-pub fn dropout_add(x: &[f32], d: usize, p: f32, keys: &[crate::random::Key], y: &mut [f32]) {
-    masked(x, d, p, keys, y, |y, value| *y += value);
-}
-
-fn masked(
-    x: &[f32],
-    d: usize,
-    p: f32,
-    keys: &[crate::random::Key],
-    y: &mut [f32],
-    store: impl Fn(&mut f32, f32) + Copy + Send + Sync,
-) {
-    // 16 bits decide an element: p is met to 1 / 65536.
-    let threshold = (p as f64 * 65536.0).round() as u16;
-    let scale = 1.0 / (1.0 - p);
-    let block = rows_per_task(d);
-    y.par_chunks_mut(block * d).zip(x.par_chunks(block * d)).zip(keys.par_chunks(block)).for_each(|((y, x), keys)| {
-        vectorised(|| {
-            for ((y, x), key) in y.chunks_exact_mut(d).zip(x.chunks_exact(d)).zip(keys) {
-                for (c, (y, x)) in y.chunks_mut(4).zip(x.chunks(4)).enumerate() {
-                    let bits = key.bits(c as u64);
-                    for (i, (y, &x)) in y.iter_mut().zip(x).enumerate() {
-                        let keep = (bits >> (16 * i)) as u16 >= threshold;
-                        store(y, if keep { x * scale } else { 0.0 });
-                    }
-                }
-            }
-        })
+            },
+        )
     });
 }
 

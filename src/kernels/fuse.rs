@@ -7,6 +7,7 @@ use std::ops::Range;
 use super::elementwise::{rms_norm, rms_norm_backward, sigmoid};
 use super::gemm;
 use super::pool::Buffer;
+use super::simd::vectorised;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FuseShape {
@@ -67,12 +68,15 @@ pub fn forward(shape: FuseShape, theta: &[f32], h: &[f32], e: &[f32], jitter: Op
     gemm::nt(n, d, d, 1.0, &s, &theta[shape.state_proj()], 0.0, &mut v);
     let mut gate = Buffer::scratch(n * d);
     gemm::nt(n, d, d, 1.0, &e_normed, &theta[shape.token_gate()], 0.0, &mut gate);
-    pulp::Arch::new().dispatch(|| {
-        for z in gate.iter_mut() {
-            let g = sigmoid(*z);
-            *z = if shape.signed { 2.0 * g - 1.0 } else { g };
-        }
-    });
+    vectorised(
+        #[inline(always)]
+        || {
+            for z in gate.iter_mut() {
+                let g = sigmoid(*z);
+                *z = if shape.signed { 2.0 * g - 1.0 } else { g };
+            }
+        },
+    );
     let mut out: Vec<f32> = v.iter().zip(gate.iter()).map(|(v, g)| v * g).collect();
     if shape.residual {
         for (out, e) in out.chunks_exact_mut(d).zip(e.chunks_exact(d)) {

@@ -7,6 +7,8 @@ use super::attention::max;
 use super::elementwise::exp;
 use super::packed::PackedWeight;
 use super::pool::Buffer;
+use super::profile::{Part, timed};
+use super::simd::vectorised;
 
 /// Rows whose logits exist at the same time.
 const CHUNK: usize = 128;
@@ -20,6 +22,10 @@ pub struct Loss {
 
 /// Token losses at `states [M, D]`, and with `weights [M]` their weighted sum's gradient.
 pub fn loss(head: &PackedWeight, states: &[f32], tokens: &[u32], weights: Option<&[f32]>) -> Loss {
+    timed(Part::Head, || loss_of(head, states, tokens, weights))
+}
+
+fn loss_of(head: &PackedWeight, states: &[f32], tokens: &[u32], weights: Option<&[f32]>) -> Loss {
     let (d, vocab) = (head.in_features(), head.out_features());
     let m = tokens.len();
     assert_eq!(states.len(), m * d);
@@ -44,27 +50,30 @@ pub fn loss(head: &PackedWeight, states: &[f32], tokens: &[u32], weights: Option
 
 /// Loss of one row of logits; with a weight the row becomes its gradient, `weight * (softmax - onehot)`.
 fn row_loss(row: &mut [f32], token: usize, weight: Option<f32>) -> f32 {
-    pulp::Arch::new().dispatch(|| {
-        let top = max(row);
-        let target = row[token];
-        let mut lanes = [0f32; 16];
-        let mut chunks = row.chunks_exact_mut(16);
-        for chunk in &mut chunks {
-            for i in 0..16 {
-                chunk[i] = exp(chunk[i] - top);
-                lanes[i] += chunk[i];
+    vectorised(
+        #[inline(always)]
+        || {
+            let top = max(row);
+            let target = row[token];
+            let mut lanes = [0f32; 16];
+            let mut chunks = row.chunks_exact_mut(16);
+            for chunk in &mut chunks {
+                for i in 0..16 {
+                    chunk[i] = exp(chunk[i] - top);
+                    lanes[i] += chunk[i];
+                }
             }
-        }
-        let mut sum: f32 = lanes.iter().sum();
-        for x in chunks.into_remainder() {
-            *x = exp(*x - top);
-            sum += *x;
-        }
-        if let Some(weight) = weight {
-            let scale = weight / sum;
-            row.iter_mut().for_each(|x| *x *= scale);
-            row[token] -= weight;
-        }
-        sum.ln() + top - target
-    })
+            let mut sum: f32 = lanes.iter().sum();
+            for x in chunks.into_remainder() {
+                *x = exp(*x - top);
+                sum += *x;
+            }
+            if let Some(weight) = weight {
+                let scale = weight / sum;
+                row.iter_mut().for_each(|x| *x *= scale);
+                row[token] -= weight;
+            }
+            sum.ln() + top - target
+        },
+    )
 }

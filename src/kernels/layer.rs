@@ -6,6 +6,7 @@ use super::attention::{self, BackwardTask, Task};
 use super::elementwise::{Rotary, add, join_heads, rms_norm, rms_norm_backward, split_heads, swiglu, swiglu_backward};
 use super::linear::{Linear, LowRank, Saved as LinearSaved};
 use super::pool::Buffer;
+use super::profile::{Part, timed};
 use crate::random::Key;
 
 /// The linear modules of a layer in the order of [`Layer::linears`], by their names in a checkpoint.
@@ -127,7 +128,7 @@ impl Layer {
         };
 
         let mut normed = Buffer::scratch(n * d);
-        rms_norm(x, &self.input_norm, eps, &mut normed);
+        timed(Part::Norm, || rms_norm(x, &self.input_norm, eps, &mut normed));
         let mut plain_q = Buffer::scratch(n * heads * dh);
         let mut plain_k = Buffer::scratch(n * kv_heads * dh);
         let mut plain_v = Buffer::scratch(n * kv_heads * dh);
@@ -140,28 +141,28 @@ impl Layer {
         let mut q = Buffer::scratch(plain_q.len());
         let mut k = Buffer::scratch(plain_k.len());
         let mut v = Buffer::scratch(plain_v.len());
-        split_heads(&plain_q, heads, dh, norms.map(|(q, _)| (&q[..], eps)), rotary, &mut q);
-        split_heads(&plain_k, kv_heads, dh, norms.map(|(_, k)| (&k[..], eps)), rotary, &mut k);
-        split_heads(&plain_v, kv_heads, dh, None, None, &mut v);
+        timed(Part::Heads, || split_heads(&plain_q, heads, dh, norms.map(|(q, _)| (&q[..], eps)), rotary, &mut q));
+        timed(Part::Heads, || split_heads(&plain_k, kv_heads, dh, norms.map(|(_, k)| (&k[..], eps)), rotary, &mut k));
+        timed(Part::Heads, || split_heads(&plain_v, kv_heads, dh, None, None, &mut v));
         let mut out = Buffer::scratch(q.len());
         let mut lse = Buffer::scratch(heads * n);
-        self.attend(pass.offsets, &q, &k, &v, cache, &mut out, &mut lse);
+        timed(Part::Attention, || self.attend(pass.offsets, &q, &k, &v, cache, &mut out, &mut lse));
         let mut joined = plain_v;
         if joined.len() != out.len() {
             joined = Buffer::scratch(out.len());
         }
-        join_heads(&out, heads, dh, None, &mut joined);
+        timed(Part::Heads, || join_heads(&out, heads, dh, None, &mut joined));
 
         let mut middle = Buffer::scratch(n * d);
         run(O, &joined, &mut middle);
         add(&mut middle, x);
-        rms_norm(&middle, &self.post_attention_norm, eps, &mut normed);
+        timed(Part::Norm, || rms_norm(&middle, &self.post_attention_norm, eps, &mut normed));
         let mut gate = Buffer::scratch(n * f);
         let mut up = Buffer::scratch(n * f);
         run(GATE, &normed, &mut gate);
         run(UP, &normed, &mut up);
         let mut activated = Buffer::scratch(n * f);
-        swiglu(&gate, &up, &mut activated);
+        timed(Part::Swiglu, || swiglu(&gate, &up, &mut activated));
         let mut y = vec![0.0; n * d];
         run(DOWN, &activated, &mut y);
         add(&mut y, &middle);
@@ -241,42 +242,44 @@ impl Layer {
         let mut g_middle = Buffer::copy_of(gy);
         let mut wide = Buffer::scratch(n * f);
         let mut g_wide = Buffer::scratch(n * f);
-        swiglu(&gate, &up, &mut wide);
+        timed(Part::Swiglu, || swiglu(&gate, &up, &mut wide));
         let mut g = Buffer::copy_of(gy);
         back(DOWN, &wide, &mut g, Some((&mut g_wide, false)));
-        swiglu_backward(&mut gate, &mut up, &g_wide);
+        timed(Part::Swiglu, || swiglu_backward(&mut gate, &mut up, &g_wide));
         let mut normed = Buffer::scratch(n * d);
-        rms_norm(&middle, &self.post_attention_norm, eps, &mut normed);
+        timed(Part::Norm, || rms_norm(&middle, &self.post_attention_norm, eps, &mut normed));
         let mut g_normed = Buffer::scratch(n * d);
         back(GATE, &normed, &mut gate, Some((&mut g_normed, false)));
         back(UP, &normed, &mut up, Some((&mut g_normed, true)));
-        rms_norm_backward(&middle, &self.post_attention_norm, eps, &g_normed, &mut g_middle);
+        timed(Part::Norm, || rms_norm_backward(&middle, &self.post_attention_norm, eps, &g_normed, &mut g_middle));
 
         let mut joined = Buffer::scratch(out.len());
-        join_heads(&out, heads, dh, None, &mut joined);
+        timed(Part::Heads, || join_heads(&out, heads, dh, None, &mut joined));
         let mut g_joined = Buffer::scratch(out.len());
         g.copy_from_slice(&g_middle);
         back(O, &joined, &mut g, Some((&mut g_joined, false)));
         let mut g_out = joined;
-        split_heads(&g_joined, heads, dh, None, None, &mut g_out);
+        timed(Part::Heads, || split_heads(&g_joined, heads, dh, None, None, &mut g_out));
         let (mut gq, mut gk, mut gv) = (Buffer::scratch(q.len()), Buffer::zeros(k.len()), Buffer::zeros(v.len()));
-        self.attend_backward(pass.offsets, [&q, &k, &v, &out, &lse, &g_out], [&mut gq, &mut gk, &mut gv]);
+        timed(Part::Attention, || {
+            self.attend_backward(pass.offsets, [&q, &k, &v, &out, &lse, &g_out], [&mut gq, &mut gk, &mut gv])
+        });
 
         let rotary = Some((pass.rotary, pass.positions));
         let mut flat_q = g_joined;
         let mut flat_k = Buffer::scratch(k.len());
         let mut flat_v = Buffer::scratch(v.len());
-        join_heads(&gq, heads, dh, rotary, &mut flat_q);
-        join_heads(&gk, kv_heads, dh, rotary, &mut flat_k);
-        join_heads(&gv, kv_heads, dh, None, &mut flat_v);
+        timed(Part::Heads, || join_heads(&gq, heads, dh, rotary, &mut flat_q));
+        timed(Part::Heads, || join_heads(&gk, kv_heads, dh, rotary, &mut flat_k));
+        timed(Part::Heads, || join_heads(&gv, kv_heads, dh, None, &mut flat_v));
         if let (Some((q_norm, k_norm)), Some((plain_q, plain_k))) = (&self.head_norms, &plain) {
             for (flat, norm, plain) in [(&mut flat_q, q_norm, plain_q), (&mut flat_k, k_norm, plain_k)] {
                 let mut g = Buffer::zeros(flat.len());
-                rms_norm_backward(plain, norm, eps, flat, &mut g);
+                timed(Part::Norm, || rms_norm_backward(plain, norm, eps, flat, &mut g));
                 *flat = g;
             }
         }
-        rms_norm(x, &self.input_norm, eps, &mut normed);
+        timed(Part::Norm, || rms_norm(x, &self.input_norm, eps, &mut normed));
         let mut through = |module, g: &mut [f32], accumulate| {
             back(module, &normed, g, need_input.then_some((&mut g_normed[..], accumulate)));
         };
@@ -285,7 +288,7 @@ impl Layer {
         through(V, &mut flat_v, true);
         need_input.then(|| {
             let mut gx = g_middle.to_vec();
-            rms_norm_backward(x, &self.input_norm, eps, &g_normed, &mut gx);
+            timed(Part::Norm, || rms_norm_backward(x, &self.input_norm, eps, &g_normed, &mut gx));
             gx
         })
     }

@@ -6,10 +6,12 @@
 
 use std::ops::Range;
 
-use super::elementwise::{add_bias, dropout, dropout_add};
+use super::elementwise::add_bias;
 use super::gemm;
 use super::packed::PackedWeight;
 use super::pool::Buffer;
+use super::profile::{Part, timed};
+use super::skinny::{self, Drop, transposed};
 use crate::random::Key;
 
 pub struct Linear {
@@ -61,8 +63,8 @@ impl Linear {
         keys: RowKeys,
         y: &mut [f32],
     ) -> Option<Saved> {
-        self.weight.forward(x, n, y);
-        let saved = delta.map(|(delta, theta)| self.add_delta(x, n, delta, theta, keys, y));
+        timed(Part::Frozen, || self.weight.forward(x, n, y));
+        let saved = delta.map(|(delta, theta)| timed(Part::Adapter, || self.add_delta(x, n, delta, theta, keys, y)));
         if let Some(bias) = &self.bias {
             add_bias(y, bias);
         }
@@ -73,15 +75,8 @@ impl Linear {
         let (k, m, r) = (self.weight.in_features(), self.weight.out_features(), delta.rank);
         let (a, b) = (&theta[delta.a.clone()], &theta[delta.b.clone()]);
         let mut u = Buffer::scratch(n * r);
-        match keys {
-            Some(keys) => {
-                let mut dropped = Buffer::scratch(n * k);
-                dropout(x, k, delta.dropout, keys, &mut dropped);
-                gemm::nt(n, r, k, 1.0, &dropped, a, 0.0, &mut u);
-            }
-            None => gemm::nt(n, r, k, 1.0, x, a, 0.0, &mut u),
-        }
-        gemm::nt(n, m, r, delta.scale, &u, b, 1.0, y);
+        skinny::dots(n, r, k, 1.0, x, dropped(delta, keys), a, &mut u);
+        skinny::spread(n, r, m, delta.scale, &u, &transposed(m, r, b), None, y);
         let dora = delta.magnitude.clone().map(|range| {
             let norms = self.dora_norms(delta, theta);
             let scale: Vec<f32> = theta[range].iter().zip(&norms).map(|(m, c)| m / c).collect();
@@ -131,35 +126,45 @@ impl Linear {
             backward_magnitude(delta, dora, g, gtheta.as_deref_mut());
         }
         if let Some((gx, accumulate)) = &mut gx {
-            self.weight.backward(g, n, gx, *accumulate);
+            timed(Part::Frozen, || self.weight.backward(g, n, gx, *accumulate));
         }
         let (Some((delta, theta)), Some(saved)) = (delta, saved) else { return };
+        timed(Part::Adapter, || self.delta_backward(x, n, delta, theta, keys, saved, g, gx, gtheta));
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn delta_backward(
+        &self,
+        x: &[f32],
+        n: usize,
+        delta: &LowRank,
+        theta: &[f32],
+        keys: RowKeys,
+        saved: &Saved,
+        g: &[f32],
+        gx: Option<(&mut [f32], bool)>,
+        gtheta: Option<&mut [f32]>,
+    ) {
         let (k, m, r) = (self.weight.in_features(), self.weight.out_features(), delta.rank);
         let (a, b) = (&theta[delta.a.clone()], &theta[delta.b.clone()]);
+        let drop = dropped(delta, keys);
         let mut gu = Buffer::scratch(n * r);
-        gemm::nn(n, r, m, delta.scale, g, b, 0.0, &mut gu);
+        skinny::dots(n, r, m, delta.scale, g, None, &transposed(m, r, b), &mut gu);
         if let Some(gtheta) = gtheta {
-            gemm::tn(m, r, n, delta.scale, g, &saved.u, 1.0, &mut gtheta[delta.b.clone()]);
-            match keys {
-                Some(keys) => {
-                    let mut dropped = Buffer::scratch(n * k);
-                    dropout(x, k, delta.dropout, keys, &mut dropped);
-                    gemm::tn(r, k, n, 1.0, &gu, &dropped, 1.0, &mut gtheta[delta.a.clone()]);
-                }
-                None => gemm::tn(r, k, n, 1.0, &gu, x, 1.0, &mut gtheta[delta.a.clone()]),
-            }
+            let mut gb = vec![0.0; r * m];
+            skinny::outer(n, r, m, delta.scale, &saved.u, g, None, &mut gb);
+            let gb = transposed(r, m, &gb);
+            gtheta[delta.b.clone()].iter_mut().zip(&gb).for_each(|(sum, g)| *sum += g);
+            skinny::outer(n, r, k, 1.0, &gu, x, drop, &mut gtheta[delta.a.clone()]);
         }
         if let Some((gx, _)) = gx {
-            match keys {
-                Some(keys) => {
-                    let mut through = Buffer::scratch(n * k);
-                    gemm::nn(n, k, r, 1.0, &gu, a, 0.0, &mut through);
-                    dropout_add(&through, k, delta.dropout, keys, gx);
-                }
-                None => gemm::nn(n, k, r, 1.0, &gu, a, 1.0, gx),
-            }
+            skinny::spread(n, r, k, 1.0, &gu, a, drop, gx);
         }
     }
+}
+
+fn dropped<'a>(delta: &LowRank, keys: RowKeys<'a>) -> Option<Drop<'a>> {
+    keys.map(|keys| Drop { p: delta.dropout, keys })
 }
 
 /// Gradient of the magnitude, then `g` scaled to the gradient of what stands before it.

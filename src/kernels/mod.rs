@@ -13,3 +13,6 @@ pub mod linear;
 pub mod ops;
 pub mod packed;
 pub mod pool;
+pub mod profile;
+pub mod simd;
+pub mod skinny;

@@ -11,6 +11,7 @@ use super::fuse::{self, FuseShape};
 use super::head;
 use super::layer::{Deltas, Layer, Pass, Saved};
 use super::packed::PackedWeight;
+use super::profile::{Part, timed};
 use crate::random::Key;
 
 fn slice<'a>(storage: &'a CpuStorage, layout: &Layout, name: &str) -> Result<&'a [f32]> {
@@ -123,7 +124,7 @@ impl CustomOp1 for NormOp {
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let x = slice(x, layout, self.name())?;
         let mut y = vec![0.0; x.len()];
-        rms_norm(x, &self.weight, self.eps, &mut y);
+        timed(Part::Norm, || rms_norm(x, &self.weight, self.eps, &mut y));
         Ok((CpuStorage::F32(y), layout.shape().clone()))
     }
 
@@ -132,7 +133,7 @@ impl CustomOp1 for NormOp {
         let gx = with_slice(x, |x| {
             with_slice(&g, |g| {
                 let mut gx = vec![0.0; x.len()];
-                rms_norm_backward(x, &self.weight, self.eps, g, &mut gx);
+                timed(Part::Norm, || rms_norm_backward(x, &self.weight, self.eps, g, &mut gx));
                 gx
             })
         })??;
@@ -224,7 +225,9 @@ impl CustomOp2 for FuseOp {
         let d = self.shape.hidden;
         let mut inputs = with_slice(&self.embeddings, <[f32]>::to_vec)?;
         let e = gather(&inputs, d, self.rows.iter().copied());
-        let (fused, saved) = fuse::forward(self.shape, theta, &self.carried(states), &e, self.jitter.as_deref());
+        let carried = self.carried(states);
+        let (fused, saved) =
+            timed(Part::Fusion, || fuse::forward(self.shape, theta, &carried, &e, self.jitter.as_deref()));
         for (row, values) in self.rows.iter().zip(fused.chunks_exact(d)) {
             inputs[row * d..(row + 1) * d].copy_from_slice(values);
         }
@@ -248,7 +251,9 @@ impl CustomOp2 for FuseOp {
         let g = with_slice(&g.contiguous()?, |g| gather(g, d, self.rows.iter().copied()))?;
         let (gh, gtheta) = with_slice(theta, |theta| {
             let mut gtheta = need_theta.then(|| vec![0.0; theta.len()]);
-            let gh = fuse::backward(self.shape, theta, &carried, &saved, &g, need_states, gtheta.as_deref_mut());
+            let gh = timed(Part::Fusion, || {
+                fuse::backward(self.shape, theta, &carried, &saved, &g, need_states, gtheta.as_deref_mut())
+            });
             (gh, gtheta)
         })?;
         let gstates = gh.map(|gh| {

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::kernels::elementwise::Rotary;
 use crate::kernels::layer::MODULES;
 use crate::kernels::linear::LowRank;
+use crate::kernels::skinny::Drop;
 use crate::random::Key;
 use crate::recipe::Dtype;
 
@@ -115,7 +116,8 @@ fn linear(x: &Tensor, (weight, bias): &(Tensor, Option<Tensor>), delta: Delta, k
 /// `[N, d]`: 0 or `1 / (1 - p)`, the same draws as the kernels'.
 fn dropout_mask(keys: &[Key], d: usize, p: f32, device: &Device) -> Result<Tensor> {
     let mut mask = vec![0.0; keys.len() * d];
-    crate::kernels::elementwise::dropout(&vec![1.0; keys.len() * d], d, p, keys, &mut mask);
+    let (drop, ones) = (Drop { p, keys }, vec![1.0; d]);
+    mask.chunks_exact_mut(d).enumerate().for_each(|(row, mask)| drop.row(row, 0, &ones, mask));
     Ok(Tensor::from_vec(mask, (keys.len(), d), device)?)
 }
 

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::eval::losses_by_mode;
 use crate::feedback::warm_start;
 use crate::files::{write_json, write_text};
+use crate::kernels::profile::{Part, timed};
 use crate::recipe::{FeedbackInit, Group, Mode, Recipe};
 
 /// Checkpoints kept where the recipe asks for none: the one that an interrupted run leaves.
@@ -212,7 +213,8 @@ impl<'a> Trainer<'a> {
             Group::Lora => train.lr * factor,
             Group::Feedback => train.feedback_lr * factor,
         };
-        self.optimizer.update(tuned, &outcome.gradients, lr, clip_factor(norm, train.clip_norm))?;
+        let clip = clip_factor(norm, train.clip_norm);
+        timed(Part::Optimizer, || self.optimizer.update(tuned, &outcome.gradients, lr, clip))?;
         self.state.updates = self.optimizer.steps().clone();
         Ok((norm, factor))
     }

@@ -8,6 +8,7 @@ use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 
 use crate::cli::out::{note, say};
 use crate::feedback::Fit;
+use crate::kernels::profile;
 use crate::recipe::{Mode, Recipe};
 use crate::train::{EvalRecord, Observer, Start, StepRecord, Summary};
 
@@ -23,6 +24,8 @@ pub struct Progress {
     /// Steps of this session and since the last line: tokens and seconds.
     session: Span,
     recent: Span,
+    /// Seconds of validation in this session.
+    validation: f64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -47,11 +50,27 @@ impl Span {
 impl Progress {
     pub fn new(json: bool) -> Self {
         let terminal = std::io::stderr().is_terminal() && (json || std::io::stdout().is_terminal());
-        Self { bar: None, terminal, json, total: 0, session: Span::default(), recent: Span::default() }
+        Self { bar: None, terminal, json, total: 0, session: Span::default(), recent: Span::default(), validation: 0.0 }
     }
 
     pub fn warn(&mut self, warning: &str) {
         note!("warning: {warning}");
+    }
+
+    /// What this session's time was spent on. Validation is in it; what is not listed is the corpus, the gradient graph,
+    /// files.
+    pub fn profile(&self) {
+        let whole = self.session.seconds + self.validation;
+        self.line(&format!("\n{:<32}{:>10}{:>8}", "part", "seconds", "share"));
+        let parts = profile::seconds();
+        let other = whole - parts.iter().map(|(_, seconds)| seconds).sum::<f64>();
+        for (name, seconds) in parts.map(|(part, seconds)| (part.name(), seconds)).into_iter().chain([("other", other)])
+        {
+            self.line(&format!("{name:<32}{seconds:>10.2}{:>7.1}%", 100.0 * seconds / whole));
+        }
+        let operations = profile::operations() as f64;
+        self.line(&format!("{:<32}{whole:>10.2}", "steps and validation"));
+        self.line(&format!("frozen weights: {:.3e} operations", operations));
     }
 
     /// A line above the bar; on standard error where standard output is kept for JSON.
@@ -164,6 +183,7 @@ impl Observer for Progress {
     }
 
     fn on_eval(&mut self, record: &EvalRecord) {
+        self.validation += record.seconds;
         let losses: Vec<String> =
             record.losses.iter().map(|(mode, loss)| format!("{} {loss:.4}", title(*mode))).collect();
         let best = if record.best { " (best)" } else { "" };

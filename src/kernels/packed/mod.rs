@@ -19,6 +19,7 @@ mod sweep;
 use half::bf16;
 
 pub use super::isa::Isa;
+use super::profile;
 use crate::{Error, Result};
 use kernel::Kernel;
 use panels::Panels;
@@ -100,11 +101,13 @@ impl PackedWeight {
     /// `y = x W^T`: x `[n, in]`, y `[n, out]` (overwritten). A row of y depends on its row of x alone, bit for bit,
     /// whatever `n` is.
     pub fn forward(&self, x: &[f32], n: usize, y: &mut [f32]) {
+        profile::count(n * self.in_features * self.out_features);
         sweep::product(self.kernel, &self.forward, x, n, y, false);
     }
 
     /// `gx = g W`, or `gx += g W` with `accumulate`: g `[n, out]`, gx `[n, in]`.
     pub fn backward(&self, g: &[f32], n: usize, gx: &mut [f32], accumulate: bool) {
+        profile::count(n * self.in_features * self.out_features);
         sweep::product(self.kernel, &self.backward, g, n, gx, accumulate);
     }
 }
