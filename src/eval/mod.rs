@@ -8,7 +8,7 @@ use candle_core::Tensor;
 
 use crate::corpus::{Batch, Example, plan_evaluation};
 use crate::error::{Error, Result};
-use crate::feedback::{Plan, Tuned, passes};
+use crate::feedback::{Feedback, Plan, Tuned, passes};
 use crate::model::Predicted;
 use crate::recipe::Mode;
 
@@ -49,11 +49,13 @@ pub fn losses_by_mode(
     if let Some(mode) = modes.iter().find(|&&mode| mode != Mode::Standard && tuned.feedback.is_none()) {
         return Err(Error::Usage(format!("mode {mode:?} needs feedback weights, which the model does not have")));
     }
+    // A fusion that adds nothing leaves one pass to run, whatever the mode.
+    let silent = tuned.feedback.as_ref().map_or(Ok(false), Feedback::adds_nothing)?;
     let lengths: Vec<usize> = examples.iter().map(|example| example.ids.len()).collect();
     let mut sums = vec![(0.0, 0); modes.len()];
     for documents in plan_evaluation(&lengths, batch_tokens) {
         let batch = Batch::pack(documents.iter().map(|&i| (i as u64, &examples[i])));
-        for (mode, nll, tokens) in batch_losses(tuned, &batch, modes, prefill)? {
+        for (mode, nll, tokens) in batch_losses(tuned, &batch, modes, prefill, silent)? {
             for (sum, _) in sums.iter_mut().zip(modes).filter(|(_, m)| **m == mode) {
                 *sum = (sum.0 + nll, sum.1 + tokens);
             }
@@ -64,7 +66,13 @@ pub fn losses_by_mode(
 }
 
 /// Mode, sum of token losses, tokens.
-fn batch_losses(tuned: &Tuned, batch: &Batch, modes: &[Mode], prefill: usize) -> Result<Vec<(Mode, f64, usize)>> {
+fn batch_losses(
+    tuned: &Tuned,
+    batch: &Batch,
+    modes: &[Mode],
+    prefill: usize,
+    silent: bool,
+) -> Result<Vec<(Mode, f64, usize)>> {
     let targets = batch.targets(0.0);
     let predicted = Predicted { positions: &targets.positions, tokens: &targets.tokens };
     let sum = |state: &Tensor| -> Result<f64> {
@@ -72,6 +80,10 @@ fn batch_losses(tuned: &Tuned, batch: &Batch, modes: &[Mode], prefill: usize) ->
     };
     let run = |plan: Plan| passes(tuned, &batch.ids, &batch.offsets, &plan);
     let count = targets.tokens.len();
+    if silent {
+        let loss = sum(&run(Plan::default())?[0])?;
+        return Ok(modes.iter().map(|&mode| (mode, loss, count)).collect());
+    }
     let (standard, fused) = (modes.contains(&Mode::Standard), modes.contains(&Mode::Fused));
     let mut out = Vec::new();
     if modes.contains(&Mode::Soft) {

@@ -72,6 +72,11 @@ impl Feedback {
         Ok(feedback)
     }
 
+    /// Whether a fused input is its embedding, exactly: the `residual` form with `W_U = 0`, as training starts.
+    pub fn adds_nothing(&self) -> Result<bool> {
+        Ok(self.shape.residual && self.params.values()?[self.shape.state_proj()].iter().all(|&w| w == 0.0))
+    }
+
     pub fn shape(&self) -> FuseShape {
         self.shape
     }

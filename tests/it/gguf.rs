@@ -7,6 +7,9 @@ use candle_core::quantized::gguf_file::Value as Meta;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
 use fullband::checkpoint::{Checkpoint, Config, Family, RopeScaling};
+use fullband::feedback::{Plan, Tuned, passes};
+use fullband::model::{LoadOptions, Model, Predicted};
+use fullband::recipe::Dtype;
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
@@ -276,22 +279,26 @@ fn real_base() -> Option<PathBuf> {
     Some(path)
 }
 
-#[test]
-fn token_ids_of_the_real_base_are_the_golden_ones() {
+/// The real base and what is expected of it; none, and a line that says so, where one of the two is not there.
+fn golden_base() -> Option<(Checkpoint, Value)> {
     let golden = std::env::var_os("FULLBAND_GOLDEN")
         .map_or(Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden"), PathBuf::from)
         .join("smollm2.json");
-    let Some(base) = real_base() else { return };
+    let base = real_base()?;
     let Ok(text) = fs::read_to_string(&golden) else {
         eprintln!("skipped: no {}", golden.display());
-        return;
+        return None;
     };
-    let opened = Checkpoint::open_path("smollm2", &base).unwrap();
+    Some((Checkpoint::open_path("smollm2", &base).unwrap(), serde_json::from_str(&text).unwrap()))
+}
+
+#[test]
+fn token_ids_of_the_real_base_are_the_golden_ones() {
+    let Some((opened, golden)) = golden_base() else { return };
     assert_eq!(opened.identity.stored, "Q4_1+Q8_0+F32");
     assert_eq!(opened.config.rms_norm_eps, 1e-5);
     let tokenizer = opened.tokenizer().unwrap();
     assert_eq!((tokenizer.bos, tokenizer.eos), (None, 2));
-    let golden: Value = serde_json::from_str(&text).unwrap();
     let cases = golden["cases"].as_array().unwrap();
     assert_eq!(cases.len(), 15);
     for case in cases {
@@ -299,5 +306,44 @@ fn token_ids_of_the_real_base_are_the_golden_ones() {
         let ids = tokenizer.encode(text).unwrap();
         assert_eq!(json!(ids), case["ids"], "{text:?}");
         assert_eq!(tokenizer.decode(&ids, false).unwrap(), text);
+    }
+}
+
+/// All cases as one flat batch, in f32; and how far bf16 is from it.
+#[test]
+fn losses_of_the_real_base_are_the_golden_ones() {
+    let Some((opened, golden)) = golden_base() else { return };
+    let cases: Vec<&Value> = golden["cases"].as_array().unwrap().iter().filter(|c| c.get("nll").is_some()).collect();
+    assert!(cases.len() >= 10);
+    let (mut ids, mut offsets, mut want) = (Vec::new(), vec![0], Vec::new());
+    let (mut positions, mut tokens) = (Vec::new(), Vec::new());
+    for case in &cases {
+        let of_case: Vec<u32> = serde_json::from_value(case["ids"].clone()).unwrap();
+        positions.extend((0..of_case.len() as u32 - 1).map(|t| ids.len() as u32 + t));
+        tokens.extend_from_slice(&of_case[1..]);
+        want.extend(serde_json::from_value::<Vec<f64>>(case["nll"].clone()).unwrap());
+        ids.extend(of_case);
+        offsets.push(ids.len());
+    }
+    let predicted = Predicted { positions: &positions, tokens: &tokens };
+    for (dtype, most, mean) in [(Dtype::F32, 2e-4, 5e-5), (Dtype::Bf16, 0.5, 0.05)] {
+        let base = Model::load(&opened, &LoadOptions::cpu(dtype)).unwrap();
+        let tuned = Tuned { base, lora: None, feedback: None };
+        let states = &passes(&tuned, &ids, &offsets, &Plan::default()).unwrap()[0];
+        let got = tuned.base.token_losses(states, predicted).unwrap();
+        assert_eq!(got.len(), want.len());
+        let gaps: Vec<f64> = got.iter().zip(&want).map(|(&got, want)| (got as f64 - want).abs()).collect();
+        let (largest, average) =
+            (gaps.iter().fold(0f64, |m, &g| m.max(g)), gaps.iter().sum::<f64>() / gaps.len() as f64);
+        println!("{dtype:?}: largest gap {largest:.2e}, mean {average:.2e} over {} tokens", gaps.len());
+        assert!(largest < most && average < mean, "{dtype:?}: largest gap {largest:e}, mean {average:e}");
+        if dtype == Dtype::F32 {
+            for (case, end) in cases.iter().zip(&offsets[1..]) {
+                let last = states.narrow(0, end - 1, 1).unwrap().contiguous().unwrap();
+                let logits: Vec<f32> = tuned.base.logits(&last).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+                let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
+                assert_eq!(json!(best), case["argmax_next"], "{}", case["text"]);
+            }
+        }
     }
 }

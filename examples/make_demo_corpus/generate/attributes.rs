@@ -11,7 +11,7 @@ use super::{
 };
 
 pub const TRAIN: usize = 3000;
-pub const VALIDATION: usize = 300;
+pub const VALIDATION: usize = 150;
 const CORPUS: u64 = 1;
 
 pub struct Product {
