@@ -188,3 +188,38 @@ fn adapters_of_ours_are_those_that_peft_has_loaded() {
         }
     }
 }
+
+/// A copy of one of `peft`'s adapters with `key` of its config set; how loading it goes.
+fn with_key(key: &str, value: Value) -> fullband::Result<LoraConfig> {
+    let (from, to) = (fixtures().join("peft/lora"), tempfile::tempdir().unwrap());
+    fs::copy(from.join("adapter_model.safetensors"), to.path().join("adapter_model.safetensors")).unwrap();
+    let mut json: Value = serde_json::from_str(&fs::read_to_string(from.join("adapter_config.json")).unwrap()).unwrap();
+    json[key] = value;
+    fs::write(to.path().join("adapter_config.json"), json.to_string()).unwrap();
+    lora::load(to.path(), &base("llama-replace-sigmoid", Engine::Auto)).map(|(_, config)| config)
+}
+
+// pains 33 (peft #1979, #2275): a newer peft's keys at their defaults are no obstacle; what would change results is
+#[test]
+fn unknown_keys_are_ignored_at_rest_and_refused_otherwise() {
+    use serde_json::json;
+    for (key, value) in [("use_newest_trick", json!(false)), ("newest_config", json!(null)), ("bias_of_x", json!({}))] {
+        with_key(key, value).unwrap_or_else(|error| panic!("{key}: {error}"));
+    }
+    for (key, value) in [
+        ("use_newest_trick", json!(true)),
+        ("layers_to_transform", json!([0])),
+        ("rank_pattern", json!({"q_proj": 8})),
+        ("modules_to_save", json!(["lm_head"])),
+        ("bias", json!("all")),
+        ("fan_in_fan_out", json!(true)),
+    ] {
+        let error = with_key(key, value).expect_err(key);
+        assert!(error.to_string().contains(key) && error.to_string().contains("adapter_config.json"), "{error}");
+        assert_eq!(error.exit_code(), 4);
+    }
+    let error = with_key("target_modules", json!(["model.layers.7.mlp.up_proj"])).unwrap_err().to_string();
+    assert!(error.contains("model.layers.7.mlp.up_proj") && error.contains("none of the base's"), "{error}");
+    let error = with_key("target_modules", json!(["c_attn"])).unwrap_err().to_string();
+    assert!(error.contains("'c_attn' is not supported"), "{error}");
+}

@@ -128,6 +128,25 @@ fn json_alone_is_on_standard_output() {
     assert_eq!(json["data"]["train"]["rows"], 6, "{json}");
 }
 
+// pains 38 (qlora #28, unsloth-zoo #810): an adapter says which base it was trained on, and is heard on another one
+#[test]
+fn another_base_than_the_adapters_is_warned_of() {
+    let shop = Shop::new();
+    succeeded(&shop.run(&["train", "recipe.toml", "--set", "train.max_steps=3"]));
+    let prompt = ["generate", "adapter", "red shoe:", "--max-tokens", "2"];
+    assert_eq!(text(&shop.run(&prompt).stderr), "");
+    fs::create_dir(shop.path().join("other")).unwrap();
+    let config = tiny::config(Family::Llama);
+    let mut tensors = tiny::folder(&shop.path().join("other"), &config);
+    let norm = tensors.get_mut("model.norm.weight").unwrap();
+    *norm = norm.affine(2.0, 0.0).unwrap();
+    tiny::save(&tensors, &shop.path().join("other/model.safetensors"));
+    let output = shop.run(&[&prompt[..], &["--base", "other"]].concat());
+    succeeded(&output);
+    let warning = text(&output.stderr);
+    assert!(warning.contains("was trained on 'base'") && warning.contains("sha256"), "{warning}");
+}
+
 /// Reads lines until one contains `wanted`.
 fn wait_for(reader: &mut impl BufRead, wanted: &str) {
     let mut line = String::new();

@@ -255,6 +255,31 @@ fn one_micro_batch_equals_four() {
     }
 }
 
+// pains 24 (functionary #265): a packed batch's loss and gradients are those of its documents alone
+#[test]
+fn three_documents_packed_equal_the_three_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = recipe(folder.path(), WHOLE);
+    let (tuned, documents) = (stirred(&recipe), documents(3, 11));
+    for passes in 1..=3 {
+        let spec = StepSpec::of(&recipe, &recipe.train.phases[2], 4, passes);
+        let packed = run_step(&tuned, &packed(&documents, &[3]), &spec).unwrap();
+        let (mut loss, mut weights, mut gradient) = (0.0, 0.0, vec![0f64; flat(&packed).len()]);
+        for (i, document) in documents.iter().enumerate() {
+            let alone = Batch::pack([(i as u64, document)].into_iter());
+            let weight = alone.targets(spec.prompt_loss_weight).weight_sum();
+            let outcome = run_step(&tuned, &[alone], &spec).unwrap();
+            gradient.iter_mut().zip(flat(&outcome)).for_each(|(sum, g)| *sum += weight * g as f64);
+            loss += weight * outcome.loss;
+            weights += weight;
+        }
+        let gradient: Vec<f32> = gradient.iter().map(|g| (g / weights) as f32).collect();
+        let error = relative_error(&flat(&packed), &gradient);
+        assert!(error < 1e-5, "{passes} passes: gradients differ by {error:e}");
+        assert!((packed.loss - loss / weights).abs() < 1e-5 * packed.loss, "{passes} passes");
+    }
+}
+
 // pains 6 (torchtune #2344): a micro-batch in which nothing is trained adds 0, never NaN
 #[test]
 fn an_untrained_micro_batch_adds_nothing() {
