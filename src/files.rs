@@ -71,7 +71,10 @@ pub fn write_tensors<'a>(
 
 /// Reads a safetensors file that must have exactly the tensors of `wanted`, as f32 (stored f32, f16 or bf16).
 pub fn read_tensors(path: &Path, wanted: &BTreeMap<String, Vec<usize>>) -> Result<BTreeMap<String, Vec<f32>>> {
-    let bytes = std::fs::read(path).map_err(Error::io(path))?;
+    let bytes = std::fs::read(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => Error::model(path, "not found"),
+        _ => Error::io(path)(e),
+    })?;
     let file = SafeTensors::deserialize(&bytes)
         .map_err(|e| Error::model(path, format!("not a safetensors file, or cut short: {e}")))?;
     let names: Vec<&str> = file.names();

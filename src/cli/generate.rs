@@ -1,6 +1,6 @@
 //! `fullband generate MODEL PROMPT`: one prompt, streamed.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use clap::{Args, ValueEnum};
@@ -73,6 +73,9 @@ enum DtypeArg {
     Bf16,
 }
 
+/// Extra prefill passes that may be asked for: a map that has not settled after these will not.
+const MAX_PASSES: usize = 32;
+
 impl GenerateArgs {
     fn check(&self) -> Result<()> {
         let wrong = |flag: &str, expected: &str| Err(Error::Usage(format!("--{flag}: expected {expected}")));
@@ -85,8 +88,14 @@ impl GenerateArgs {
         if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
             return wrong("repetition-penalty", "a number above 0");
         }
-        if self.passes == Some(0) {
-            return wrong("passes", "at least 1");
+        if self.passes.is_some_and(|passes| !(1..=MAX_PASSES).contains(&passes)) {
+            return wrong("passes", "1 to 32");
+        }
+        if self.passes.is_some() && !matches!(self.mode, ModeArg::Fused) {
+            return wrong("passes", "--mode fused beside it: the other modes have no extra passes");
+        }
+        if self.max_tokens == 0 {
+            return wrong("max-tokens", "at least 1");
         }
         Ok(())
     }
@@ -180,7 +189,10 @@ fn read_prompt(prompt: &str) -> Result<String> {
         return Ok(prompt.to_string());
     }
     let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).map_err(Error::io("standard input"))?;
+    std::io::stdin().read_to_string(&mut text).map_err(|e| match e.kind() {
+        ErrorKind::InvalidData => Error::Usage("standard input: the prompt is not UTF-8 text".into()),
+        _ => Error::io("standard input")(e),
+    })?;
     Ok(text.strip_suffix('\n').unwrap_or(&text).to_string())
 }
 

@@ -24,6 +24,8 @@ pub struct Cli {
     command: Command,
 }
 
+const MAX_THREADS: usize = 1024;
+
 #[derive(Subcommand)]
 enum Command {
     /// Fine-tune a base from a recipe
@@ -41,8 +43,8 @@ enum Command {
 /// Runs what was asked for and returns the exit code.
 pub fn run(cli: Cli) -> Result<u8> {
     if let Some(threads) = cli.threads {
-        if threads == 0 {
-            return Err(Error::Usage("--threads: expected at least 1".into()));
+        if !(1..=MAX_THREADS).contains(&threads) {
+            return Err(Error::Usage(format!("--threads: expected 1 to {MAX_THREADS}, found {threads}")));
         }
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
         pool.build_global().map_err(|e| Error::Internal(format!("thread pool: {e}")))?;

@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::cli::out::{say, stdout};
+use crate::corpus;
 use crate::error::{Error, Result};
+use crate::lora::LoraConfig;
+use crate::model;
 use crate::recipe::{
     Dtype, Form, Format, Gate, Group, Length, LoraVariant, Phase, Recipe, Scaffold, ScaffoldFormat, Targets,
     Validation, scaffold, schema,
@@ -59,6 +62,7 @@ pub fn run(args: RecipeArgs) -> Result<()> {
         RecipeCommand::New { path, format, base, train, force } => new(&path, format, &base, &train, force),
         RecipeCommand::Check { recipe, set } => {
             let loaded = Recipe::load(&recipe, &set)?;
+            check(&loaded)?;
             say!("OK {}", recipe.display());
             stdout(format_args!("{}", summary(&loaded)?));
             Ok(())
@@ -68,6 +72,13 @@ pub fn run(args: RecipeArgs) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// What a recipe's own text does not show: the files' columns, the modules that LoRA names, the device.
+fn check(recipe: &Recipe) -> Result<()> {
+    recipe.lora.as_ref().map(LoraConfig::resolve).transpose()?;
+    model::device(&recipe.model.device)?;
+    corpus::check(&recipe.data)
 }
 
 fn new(path: &Path, format: FormatArg, base: &str, train: &str, force: bool) -> Result<()> {
@@ -82,8 +93,8 @@ fn new(path: &Path, format: FormatArg, base: &str, train: &str, force: bool) -> 
     let text = scaffold(&Scaffold { name, format, base, train });
     write_new(path, &text, force)?;
     say!("wrote {}", path.display());
-    match Recipe::load(path, &[]) {
-        Ok(_) => say!("next: fullband train {} --dry-run", path.display()),
+    match Recipe::load(path, &[]).and_then(|recipe| check(&recipe)) {
+        Ok(()) => say!("next: fullband train {} --dry-run", path.display()),
         Err(e) => say!("to do before it can run:\n{e}"),
     }
     Ok(())
@@ -99,6 +110,9 @@ fn write_new(path: &Path, text: &str, force: bool) -> Result<()> {
     options.write(true).truncate(force).create(force).create_new(!force);
     match options.open(path) {
         Ok(mut file) => file.write_all(text.as_bytes()).map_err(Error::io(path)),
+        Err(_) if path.is_dir() => {
+            Err(Error::Usage(format!("{}: is a folder, expected the name of a file such as mine.toml", path.display())))
+        }
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
             Err(Error::Usage(format!("{} exists; --force overwrites it", path.display())))
         }

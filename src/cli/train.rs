@@ -44,7 +44,7 @@ pub struct TrainArgs {
     /// Read the data, print what would be trained on and how, and stop
     #[arg(long)]
     dry_run: bool,
-    /// Replace an unfinished run, or an adapter that another recipe has made
+    /// Replace an unfinished run, or an adapter that a recipe of another name has made
     #[arg(long)]
     force: bool,
     /// Say at the end what the steps' time was spent on
@@ -61,6 +61,7 @@ pub fn run(args: TrainArgs) -> Result<u8> {
     if let Some(lora) = &recipe.lora {
         LoraConfig::resolve(lora)?;
     }
+    let device = model::device(&recipe.model.device)?;
     let checkpoint = open_base(&recipe.model.base)?;
     let tokenizer = checkpoint.tokenizer()?;
     let data = &recipe.data;
@@ -74,7 +75,6 @@ pub fn run(args: TrainArgs) -> Result<u8> {
     for warning in training.report.warnings().iter().chain(&validation.report.warnings()) {
         progress.warn(warning);
     }
-    let device = model::device(&recipe.model.device)?;
     if device.is_cpu() {
         progress.line(&super::engine()?);
     }

@@ -76,11 +76,61 @@ pub enum Use {
 
 // One of these exists in a run: its size does not matter.
 #[allow(clippy::large_enum_variant)]
-enum Parts {
+pub(super) enum Parts {
     Text(Template),
     PromptCompletion { prompt: Template, completion: Template },
     Messages(String),
     Turns { system: Option<Template>, user: Template, assistant: Template },
+}
+
+impl Parts {
+    /// Parses the templates. Errors name the recipe's key.
+    pub(super) fn of(format: &Format) -> Result<Self> {
+        Ok(match format {
+            Format::Text { template } => Self::Text(Template::parse("data.text.template", template)?),
+            Format::PromptCompletion { prompt, completion } => Self::PromptCompletion {
+                prompt: Template::parse("data.prompt_completion.prompt", prompt)?,
+                completion: Template::parse("data.prompt_completion.completion", completion)?,
+            },
+            Format::ChatMessages { messages } => Self::Messages(messages.clone()),
+            Format::ChatTurns { system, user, assistant } => Self::Turns {
+                system: system.as_ref().map(|source| Template::parse("data.chat.system", source)).transpose()?,
+                user: Template::parse("data.chat.user", user)?,
+                assistant: Template::parse("data.chat.assistant", assistant)?,
+            },
+        })
+    }
+
+    /// The templates that a row is rendered with; none where a column holds whole conversations.
+    pub(super) fn templates(&self, purpose: Use) -> Vec<&Template> {
+        let document = purpose == Use::Document;
+        match self {
+            Self::Text(template) => vec![template],
+            Self::PromptCompletion { prompt, completion } if document => vec![prompt, completion],
+            Self::PromptCompletion { prompt, .. } => vec![prompt],
+            Self::Messages(_) => Vec::new(),
+            Self::Turns { system, user, assistant } => {
+                system.iter().chain([user]).chain(document.then_some(assistant)).collect()
+            }
+        }
+    }
+
+    /// Checks a file's columns; returns those to read.
+    pub(super) fn columns(&self, table: &Table, purpose: Use) -> Result<Vec<String>> {
+        if let Self::Messages(column) = self {
+            check_messages(table, column)?;
+            return Ok(vec![column.clone()]);
+        }
+        let mut columns = Vec::new();
+        for template in self.templates(purpose) {
+            for column in template.check(table)? {
+                if !columns.contains(&column) {
+                    columns.push(column);
+                }
+            }
+        }
+        Ok(columns)
+    }
 }
 
 /// Turns rows into documents and prompts, as the recipe's `[data]` says.
@@ -104,19 +154,7 @@ macro_rules! ready {
 impl<'a> Encoder<'a> {
     /// Parses the templates. Errors name the recipe's key.
     pub fn new(format: &Format, max_seq_len: usize, overlong: Overlong, tokens: &'a dyn Tokens) -> Result<Self> {
-        let parts = match format {
-            Format::Text { template } => Parts::Text(Template::parse("data.text.template", template)?),
-            Format::PromptCompletion { prompt, completion } => Parts::PromptCompletion {
-                prompt: Template::parse("data.prompt_completion.prompt", prompt)?,
-                completion: Template::parse("data.prompt_completion.completion", completion)?,
-            },
-            Format::ChatMessages { messages } => Parts::Messages(messages.clone()),
-            Format::ChatTurns { system, user, assistant } => Parts::Turns {
-                system: system.as_ref().map(|source| Template::parse("data.chat.system", source)).transpose()?,
-                user: Template::parse("data.chat.user", user)?,
-                assistant: Template::parse("data.chat.assistant", assistant)?,
-            },
-        };
+        let parts = Parts::of(format)?;
         let is_chat = matches!(parts, Parts::Messages(_) | Parts::Turns { .. });
         let probe = [json!({"role": "user", "content": ""})];
         if is_chat && tokens.render_chat(&probe, true).is_none() {
@@ -133,28 +171,7 @@ impl<'a> Encoder<'a> {
 
     /// Checks a file's columns against the templates; returns those to read.
     pub fn columns(&self, table: &Table, purpose: Use) -> Result<Vec<String>> {
-        let document = purpose == Use::Document;
-        let templates: Vec<&Template> = match &self.parts {
-            Parts::Text(template) => vec![template],
-            Parts::PromptCompletion { prompt, completion } if document => vec![prompt, completion],
-            Parts::PromptCompletion { prompt, .. } => vec![prompt],
-            Parts::Messages(column) => {
-                check_messages(table, column)?;
-                return Ok(vec![column.clone()]);
-            }
-            Parts::Turns { system, user, assistant } => {
-                system.iter().chain([user]).chain(document.then_some(assistant)).collect()
-            }
-        };
-        let mut columns = Vec::new();
-        for template in templates {
-            for column in template.check(table)? {
-                if !columns.contains(&column) {
-                    columns.push(column);
-                }
-            }
-        }
-        Ok(columns)
+        self.parts.columns(table, purpose)
     }
 
     /// A row as a document to train on, called `name` in reports.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rayon::prelude::*;
 
 use super::Example;
-use super::encode::{Encoded, Encoder, Use};
+use super::encode::{Encoded, Encoder, Parts, Use};
 use super::report::{DataReport, FileRows};
 use super::table::Table;
 use crate::error::{Error, Result};
@@ -57,23 +57,56 @@ pub fn load(data: &DataRecipe, seed: u64, encoder: &Encoder) -> Result<(Corpus, 
     Ok((training, Some(validation)))
 }
 
-fn read(data: &DataRecipe, paths: &[PathBuf], encoder: &Encoder) -> Result<(Vec<FileRows>, Vec<Encountered>)> {
-    let tables = Table::open_all(paths)?;
-    // All files are checked before the first row is read: a fault in the last one should not come minutes later.
-    let mut columns = Vec::with_capacity(tables.len());
-    for table in &tables {
+/// What can be said of a recipe's `[data]` without a base: that each file is Parquet with rows and the columns that the
+/// templates and `data.id` name, and that the templates render its first row (or find a null there).
+pub fn check(data: &DataRecipe) -> Result<()> {
+    let parts = Parts::of(&data.format)?;
+    let validation = match &data.validation {
+        Validation::Files(paths) => &paths[..],
+        Validation::Fraction(_) | Validation::None => &[],
+    };
+    for paths in [&data.train[..], validation] {
+        let tables = Table::open_all(paths)?;
+        let columns = columns(data, &tables, |table| parts.columns(table, Use::Document))?;
+        for (table, columns) in tables.iter().zip(&columns) {
+            if let Some(batch) = table.rows(columns)?.next()
+                && let Some(row) = batch?.first()
+            {
+                for template in parts.templates(Use::Document) {
+                    template.render(row)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The columns to read of each table. A table without rows or without a column that is wanted is an error.
+fn columns(
+    data: &DataRecipe,
+    tables: &[Table],
+    used: impl Fn(&Table) -> Result<Vec<String>>,
+) -> Result<Vec<Vec<String>>> {
+    let of_table = |table: &Table| {
         if table.num_rows() == 0 {
             return Err(Error::data(table.path(), "no rows"));
         }
-        let mut used = encoder.columns(table, Use::Document)?;
+        let mut used = used(table)?;
         if let Some(id) = &data.id {
             table.require(id)?;
             if !used.contains(id) {
                 used.push(id.clone());
             }
         }
-        columns.push(used);
-    }
+        Ok(used)
+    };
+    tables.iter().map(of_table).collect()
+}
+
+fn read(data: &DataRecipe, paths: &[PathBuf], encoder: &Encoder) -> Result<(Vec<FileRows>, Vec<Encountered>)> {
+    // All files are checked before the first row is read: a fault in the last one should not come minutes later.
+    let tables = Table::open_all(paths)?;
+    let columns = columns(data, &tables, |table| encoder.columns(table, Use::Document))?;
     let (mut files, mut out) = (Vec::new(), Vec::new());
     for (table, columns) in tables.iter().zip(&columns) {
         let first = out.len() as u64;

@@ -17,7 +17,7 @@ mod template;
 
 pub use batch::{Batch, Targets};
 pub use encode::{Encoded, Encoder, Tokens, Use, prompt_ids};
-pub use load::{Corpus, load};
+pub use load::{Corpus, check, load};
 pub use order::{Plan, Step, plan_epoch, plan_evaluation};
 pub use report::{DataReport, FileRows, LengthBin, Listed, display};
 pub use rows::{NotText, Row, as_text, is_text};

@@ -31,7 +31,7 @@ fn threads(work: usize) -> Parallelism {
     if work < PARALLEL_FROM { Parallelism::None } else { Parallelism::Rayon(0) }
 }
 
-/// As [`strided`], on the calling thread.
+/// As `strided`, on the calling thread.
 #[allow(clippy::too_many_arguments)]
 pub fn strided_serial(
     m: usize,

@@ -10,8 +10,8 @@ use super::pool::Buffer;
 use super::profile::{Part, timed};
 use super::simd::vectorised;
 
-/// Rows whose logits exist at the same time.
-const CHUNK: usize = 128;
+/// Rows whose logits exist at the same time: the head's weights are read once for so many.
+const CHUNK: usize = 256;
 
 pub struct Loss {
     /// `[M]`: `-log p(token)`, in nats.

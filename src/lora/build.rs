@@ -83,7 +83,7 @@ pub fn build(base: &Model, config: &LoraConfig) -> Result<Adapters> {
     for layer in 0..base.config().num_layers {
         let mut layout = Layout::default();
         let mut of_layer = Deltas::default();
-        for module in 0..MODULES.len() {
+        for (module, adapter) in of_layer.iter_mut().enumerate() {
             let name = module_name(layer, module);
             if !config.modules.iter().any(|target| is_target(&name, target)) {
                 continue;
@@ -94,7 +94,7 @@ pub fn build(base: &Model, config: &LoraConfig) -> Result<Adapters> {
             let b = layout.push(slot("lora_B.weight"), &[out, config.rank]);
             let dora = config.variant == LoraVariant::Dora;
             let magnitude = dora.then(|| layout.push(slot("lora_magnitude_vector"), &[out]));
-            of_layer[module] = Some(LowRank {
+            *adapter = Some(LowRank {
                 rank: config.rank,
                 scale: config.scale() as f32,
                 dropout: config.dropout as f32,

@@ -38,6 +38,14 @@ impl LoadOptions {
 
 /// `cpu`, `cuda:N` or `metal` as a device.
 pub fn device(name: &str) -> Result<Device> {
+    let feature = name.split(':').next().unwrap_or(name);
+    if matches!(feature, "metal") && !candle_core::utils::metal_is_available()
+        || matches!(feature, "cuda") && !candle_core::utils::cuda_is_available()
+    {
+        return Err(Error::Usage(format!(
+            "device '{name}' is not available: this fullband was built without it (cargo build --features {feature})"
+        )));
+    }
     let unavailable = |e: candle_core::Error| Error::Usage(format!("device '{name}' is not available: {e}"));
     match name {
         "cpu" => Ok(Device::Cpu),

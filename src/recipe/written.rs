@@ -160,7 +160,7 @@ pub struct Chat {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Lora {
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1024))]
     pub rank: usize,
     /// The update is scaled by `alpha / rank`. Default: twice the rank.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -231,12 +231,12 @@ impl Default for Feedback {
 pub struct Train {
     /// Times through the training rows; may be a fraction. Default 2, unless `max_steps` is there.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("exclusiveMinimum" = 0))]
+    #[schemars(range(max = 1000), extend("exclusiveMinimum" = 0))]
     #[schemars(extend("x-instead-of" = ["max_steps"]))]
     pub epochs: Option<f64>,
     /// Instead of `epochs`: steps.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1_000_000))]
     #[schemars(extend("x-instead-of" = ["epochs"]))]
     pub max_steps: Option<usize>,
     /// Tokens in a micro-batch, trained and context together; at least `data.max_seq_len`.

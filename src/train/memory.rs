@@ -5,7 +5,7 @@
 //! - kept: what each layer keeps of each token for its backward, in every pass that a gradient goes through
 //!   (`kernels::layer::Saved` and the layer's input): `2 D + 2 H dh + 2 KV dh + H + 2 F + r * modules` floats, or `D`
 //!   with `recompute`, and `6 D` a pass for states, inputs and the fusion;
-//! - working: the buffers of one layer's backward (the same sum again, and its gradients), and the logits of 128 rows.
+//! - working: the buffers of one layer's backward (the same sum again, and its gradients), and the logits of 256 rows.
 //!
 //! An estimate: allocators and the files' cache add to it.
 
@@ -16,7 +16,7 @@ use crate::lora::{LoraConfig, is_target, module_shape};
 use crate::recipe::{Dtype, Group, LoraVariant, Phase, Recipe};
 
 /// Rows of logits that exist at the same time (`kernels::head`).
-const HEAD_ROWS: u64 = 128;
+const HEAD_ROWS: u64 = 256;
 
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Memory {

@@ -213,7 +213,11 @@ impl RunFolder {
     /// all that differs.
     pub fn resume(&self, tuned: &mut Tuned, recipe: &Recipe, now: &Fingerprint) -> Result<(AdamW, State)> {
         let Some(path) = self.newest()? else {
-            return Err(Error::Usage(format!("{}: there is no checkpoint to resume from", self.path.display())));
+            let why = match self.file(SUMMARY).is_file() {
+                true => "the run is finished: there is nothing to resume",
+                false => "there is no checkpoint to resume from",
+            };
+            return Err(Error::Usage(format!("{}: {why}", self.path.display())));
         };
         let file = path.join(STATE);
         let text = std::fs::read_to_string(&file).map_err(Error::io(&file))?;

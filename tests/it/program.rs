@@ -1,7 +1,7 @@
 //! The program as a user runs it: its output in a pipe, its exit codes, Ctrl-C, and a reader that goes away.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -220,11 +220,80 @@ fn exit_codes_and_messages_say_what_is_wrong() {
     refused(&["train", "recipe.toml", "--set", "data.train=[\"broken.parquet\"]"], 3, &["broken.parquet"]);
     refused(&["generate", "base", "red", "--mode", "fused"], 2, &["FUSED", "latent-feedback weights"]);
     refused(&["generate", "nowhere/base", "red"], 4, &["nowhere/base"]);
-    refused(&["train", "recipe.toml", "--threads", "0"], 2, &["--threads"]);
+    refused(&["train", "recipe.toml", "--threads", "0"], 2, &["--threads", "1 to 1024"]);
+    refused(&["train", "recipe.toml", "--threads", "99999"], 2, &["--threads", "1 to 1024"]);
     let output = shop.command(&["train", "recipe.toml"]).env("FULLBAND_ISA", "neon").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("FULLBAND_ISA=neon"), "{}", text(&output.stderr));
 
     fs::remove_file(shop.path().join("base/model.safetensors")).unwrap();
     refused(&["generate", "base", "red"], 4, &["safetensors"]);
+}
+
+// A recipe that was called OK failed in the next command: a column, a filter, a module or a device that is not there.
+#[test]
+fn recipe_check_finds_what_training_would() {
+    let shop = Shop::new();
+    assert!(succeeded(&shop.run(&["recipe", "check", "recipe.toml"])).starts_with("OK recipe.toml"));
+    for (set, code, wanted) in [
+        ("data.prompt_completion.prompt={{ nocol }}", 3, "column 'nocol' not found"),
+        ("data.id=nocol", 3, "column 'nocol' not found"),
+        ("data.prompt_completion.prompt={{ title | nofilter }}", 3, "nofilter"),
+        ("lora.targets=[\"q_prj\"]", 2, "no linear module 'q_prj'"),
+        ("train.epochs=1e300", 2, "train.epochs"),
+        ("train.max_steps=9223372036854775807", 2, "train.max_steps"),
+        ("lora.rank=100000", 2, "lora.rank"),
+    ] {
+        for command in [&["recipe", "check", "recipe.toml"][..], &["train", "recipe.toml", "--dry-run"]] {
+            let output = shop.run(&[command, &["--set", set]].concat());
+            let message = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{command:?} {set}: {message}");
+            assert!(message.contains(wanted), "{command:?} {set}: {message}");
+        }
+    }
+}
+
+#[cfg(not(feature = "metal"))]
+#[test]
+fn a_device_that_was_not_built_is_refused_by_every_command() {
+    let shop = Shop::new();
+    let set = ["--set", "model.device=metal"];
+    for command in [
+        [&["recipe", "check", "recipe.toml"], &set[..]].concat(),
+        [&["train", "recipe.toml", "--dry-run"], &set[..]].concat(),
+        [&["train", "recipe.toml"], &set[..]].concat(),
+        vec!["generate", "base", "red", "--device", "metal"],
+    ] {
+        let output = shop.run(&command);
+        assert_eq!(output.status.code(), Some(2), "{command:?}");
+        assert!(text(&output.stderr).contains("--features metal"), "{}", text(&output.stderr));
+    }
+}
+
+// What a user did was called an internal error (exit code 1), or went on without end.
+#[test]
+fn mistakes_are_not_internal_errors() {
+    let shop = Shop::new();
+    succeeded(&shop.run(&["train", "recipe.toml", "--set", "train.max_steps=3"]));
+    let refused = |arguments: &[&str], code: i32, wanted: &str| {
+        let output = shop.run(arguments);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
+        assert!(message.contains(wanted), "{arguments:?}: no '{wanted}' in {message}");
+    };
+    refused(&["train", "recipe.toml", "--set", "train.max_steps=3", "--resume"], 2, "the run is finished");
+    refused(&["generate", "adapter", "red", "--mode", "fused", "--passes", "9999999"], 2, "--passes");
+    refused(&["generate", "adapter", "red", "--passes", "2"], 2, "--mode fused");
+    refused(&["generate", "adapter", "red", "--max-tokens", "0"], 2, "--max-tokens");
+    refused(&["recipe", "new", "base"], 2, "is a folder");
+    refused(&["recipe", "new", "base", "--force"], 2, "is a folder");
+    fs::remove_file(shop.path().join("adapter/adapter_model.safetensors")).unwrap();
+    refused(&["generate", "adapter", "red"], 4, "adapter_model.safetensors: not found");
+
+    let mut child =
+        shop.command(&["generate", "base", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"\xff\xfe").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("not UTF-8"), "{}", text(&output.stderr));
 }

@@ -266,7 +266,7 @@ fn three_documents_packed_equal_the_three_alone() {
         let packed = run_step(&tuned, &packed(&documents, &[3]), &spec).unwrap();
         let (mut loss, mut weights, mut gradient) = (0.0, 0.0, vec![0f64; flat(&packed).len()]);
         for (i, document) in documents.iter().enumerate() {
-            let alone = Batch::pack([(i as u64, document)].into_iter());
+            let alone = Batch::pack([(i as u64, document)]);
             let weight = alone.targets(spec.prompt_loss_weight).weight_sum();
             let outcome = run_step(&tuned, &[alone], &spec).unwrap();
             gradient.iter_mut().zip(flat(&outcome)).for_each(|(sum, g)| *sum += weight * g as f64);

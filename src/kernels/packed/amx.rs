@@ -1,12 +1,8 @@
 //! AMX: bf16 tiles of 16 x 16 sums, two by two. The layouts are those of `vdpbf16ps` (a chunk of sixteen rows, and
 //! sixteen lines of a panel, are a tile each), so nothing is packed differently.
 //!
-//! Not run where it was written: the virtual machines at hand hide AMX. The tests run it wherever [`Isa`] finds it.
-//!
 //! The instructions are written in `asm!`, one block a tile loop, because their intrinsics are not stable. No compiled
 //! code knows the tile registers, so the configuration that `enter` loads stays until `leave`.
-//!
-//! [`Isa`]: super::Isa
 
 use std::arch::asm;
 

@@ -1,7 +1,7 @@
 //! Products with a frozen weight, packed once: `y = x W^T` forward and `gx = g W` backward.
 //!
-//! Owns the packed copies of the weight, one a direction ([`panels`]), and the choice of kernel ([`kernel`]); the loops
-//! over blocks and threads are in [`sweep`], the instructions in one file a family ([`Isa`]). Every element of a
+//! Owns the packed copies of the weight, one a direction (`panels`), and the choice of kernel (`kernel`); the loops
+//! over blocks and threads are in `sweep`, the instructions in one file a family ([`Isa`]). Every element of a
 //! result is one sum in the order of the inner dimension, whatever the block, tail or thread that computes it: a row of
 //! the result depends on its row of the input alone, bit for bit, and neither on `n` nor on the number of threads.
 

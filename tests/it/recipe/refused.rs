@@ -57,7 +57,7 @@ fn wrong_types_ranges_and_words_say_what_was_expected() {
         ),
         ("[\"q_proj\", \"v_proj\"]", "[\"q_proj\", 3]", "lora.targets[1]: expected a string, found the integer 3"),
         ("dropout = 0.0", "dropout = 1.0", "lora.dropout: 1.0 is out of range, allowed: 0 <= value < 1"),
-        ("rank = 8", "rank = 0", "lora.rank: 0 is out of range, allowed: 1 <= value"),
+        ("rank = 8", "rank = 0", "lora.rank: 0 is out of range, allowed: 1 <= value <= 1024"),
         ("lr = 1e-4", "lr = 0", "train.lr: 0 is out of range, allowed: 0 < value"),
         ("lr = 1e-4", "lr = inf", "train.lr: inf is not a finite number"),
         ("weight_decay = 0.01", "weight_decay = nan", "train.weight_decay: NaN is not a finite number"),
@@ -68,7 +68,9 @@ fn wrong_types_ranges_and_words_say_what_was_expected() {
             "prompt_loss_weight = 2",
             "train.prompt_loss_weight: 2 is out of range, allowed: 0 <= value <= 1",
         ),
-        ("epochs = 1.5", "epochs = 0.0", "train.epochs: 0.0 is out of range, allowed: 0 < value"),
+        ("epochs = 1.5", "epochs = 0.0", "train.epochs: 0.0 is out of range, allowed: 0 < value <= 1000"),
+        // Each epoch is planned before the first step: this one never began.
+        ("epochs = 1.5", "epochs = 2e3", "train.epochs: 2000.0 is out of range, allowed: 0 < value <= 1000"),
         ("max_seq_len = 256", "max_seq_len = 1", "data.max_seq_len: 1 is out of range, allowed: 2 <= value"),
         ("until = 0.5", "until = 1.5", "train.phases[0].until: 1.5 is out of range, allowed: 0 < value <= 1"),
         (
