@@ -79,7 +79,8 @@ pub fn read_tensors(path: &Path, wanted: &BTreeMap<String, Vec<usize>>) -> Resul
         .map_err(|e| Error::model(path, format!("not a safetensors file, or cut short: {e}")))?;
     let names: Vec<&str> = file.names();
     let missing: Vec<&String> = wanted.keys().filter(|name| !names.contains(&name.as_str())).collect();
-    let extra: Vec<&str> = names.into_iter().filter(|name| !wanted.contains_key(*name)).collect();
+    let mut extra: Vec<&str> = names.into_iter().filter(|name| !wanted.contains_key(*name)).collect();
+    extra.sort_unstable();
     if !missing.is_empty() || !extra.is_empty() {
         let list = |what: &str, names: Vec<String>| match names.len() {
             0 => String::new(),

@@ -30,6 +30,9 @@ pub fn is_adapter(path: &Path) -> bool {
 pub fn open(model: &str, base: Option<&str>, options: &LoadOptions) -> Result<Opened> {
     let folder = PathBuf::from(model);
     if !is_adapter(&folder) {
+        if base.is_some() {
+            return Err(Error::Usage(format!("--base goes with an adapter, and '{model}' is none")));
+        }
         let checkpoint = Checkpoint::open(model)?;
         let base = Model::load(&checkpoint, options)?;
         let tuned = Tuned { base, lora: None, feedback: None };
@@ -51,7 +54,12 @@ pub fn open(model: &str, base: Option<&str>, options: &LoadOptions) -> Result<Op
         ));
     }
     let base = Model::load(&checkpoint, options)?;
-    let (tuned, prefill_passes) = attach(base, &folder)?;
+    let (tuned, prefill_passes) = attach(base, &folder).map_err(|error| match (error, warnings.first()) {
+        (Error::Model { path, message }, Some(warning)) => {
+            Error::Model { path, message: format!("{message}; {warning}") }
+        }
+        (error, _) => error,
+    })?;
     Ok(Opened { checkpoint, tuned, prefill_passes, warnings })
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::{Map, Value, json};
 
-use crate::checkpoint::{Checkpoint, Config, RopeScaling, Tokenizer, safetensors_summary};
+use crate::checkpoint::{Checkpoint, Config, RopeScaling, Tokenizer, fetch, safetensors_summary};
 use crate::cli::out::{say, stdout};
 use crate::error::{Error, Result};
 
@@ -33,7 +33,15 @@ pub fn run(args: InspectArgs) -> Result<()> {
 pub fn describe(path: &Path) -> Result<Value> {
     let has = |name: &str| path.join(name).is_file();
     if !path.exists() {
-        return Err(Error::Usage(format!("{}: there is no such file or folder", path.display())));
+        let name = path.to_string_lossy();
+        let hint = match fetch::target(&name) {
+            Some((known, models)) => match models.join(known.name).is_dir() {
+                true => format!("; the base of this name lies in {}", models.join(known.name).display()),
+                false => format!("; `fullband fetch {}` brings the base of this name", known.name),
+            },
+            None => String::new(),
+        };
+        return Err(Error::Usage(format!("{}: there is no such file or folder{hint}", path.display())));
     }
     if path.is_file() {
         let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default();

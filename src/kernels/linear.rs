@@ -11,7 +11,7 @@ use super::gemm;
 use super::packed::PackedWeight;
 use super::pool::Buffer;
 use super::profile::{Part, timed};
-use super::skinny::{self, Drop, transposed};
+use super::skinny::{self, Dropout, transposed};
 use crate::random::Key;
 
 pub struct Linear {
@@ -163,8 +163,8 @@ impl Linear {
     }
 }
 
-fn dropped<'a>(delta: &LowRank, keys: RowKeys<'a>) -> Option<Drop<'a>> {
-    keys.map(|keys| Drop { p: delta.dropout, keys })
+fn dropped<'a>(delta: &LowRank, keys: RowKeys<'a>) -> Option<Dropout<'a>> {
+    keys.map(|keys| Dropout { p: delta.dropout, keys })
 }
 
 /// Gradient of the magnitude, then `g` scaled to the gradient of what stands before it.

@@ -22,12 +22,12 @@ const RANKS: usize = 8;
 
 /// Dropout of the long side: row i draws from `keys[i]`, and an element stays with probability `1 - p`.
 #[derive(Clone, Copy)]
-pub struct Drop<'a> {
+pub struct Dropout<'a> {
     pub p: f32,
     pub keys: &'a [Key],
 }
 
-impl<'a> Drop<'a> {
+impl<'a> Dropout<'a> {
     fn rows(self, from: usize, to: usize) -> Self {
         Self { p: self.p, keys: &self.keys[from..to] }
     }
@@ -59,7 +59,7 @@ impl<'a> Drop<'a> {
 
 /// `u = alpha x a^T`: x `[n, k]` (dropped where asked), a `[r, k]`, u `[n, r]`.
 #[allow(clippy::too_many_arguments)]
-pub fn dots(n: usize, r: usize, k: usize, alpha: f32, x: &[f32], drop: Option<Drop>, a: &[f32], u: &mut [f32]) {
+pub fn dots(n: usize, r: usize, k: usize, alpha: f32, x: &[f32], drop: Option<Dropout>, a: &[f32], u: &mut [f32]) {
     assert!(x.len() >= n * k && a.len() >= r * k && u.len() >= n * r);
     if n == 0 || r == 0 || k == 0 {
         u[..n * r].fill(0.0);
@@ -77,7 +77,7 @@ struct Dots<'a> {
     k: usize,
     alpha: f32,
     x: &'a [f32],
-    drop: Option<Drop<'a>>,
+    drop: Option<Dropout<'a>>,
     a: &'a [f32],
     u: &'a mut [f32],
     scratch: &'a mut Vec<f32>,
@@ -159,7 +159,7 @@ fn dots_tile<S: Simd, const T: usize, const R: usize>(
 
 /// `y += alpha drop(u b)`: u `[n, r]`, b `[r, m]`, y `[n, m]`; dropout of the product's elements where asked.
 #[allow(clippy::too_many_arguments)]
-pub fn spread(n: usize, r: usize, m: usize, alpha: f32, u: &[f32], b: &[f32], drop: Option<Drop>, y: &mut [f32]) {
+pub fn spread(n: usize, r: usize, m: usize, alpha: f32, u: &[f32], b: &[f32], drop: Option<Dropout>, y: &mut [f32]) {
     assert!(u.len() >= n * r && b.len() >= r * m && y.len() >= n * m);
     if n == 0 || r == 0 || m == 0 {
         return;
@@ -177,7 +177,7 @@ struct Spread<'a> {
     alpha: f32,
     u: &'a [f32],
     b: &'a [f32],
-    drop: Option<Drop<'a>>,
+    drop: Option<Dropout<'a>>,
     y: &'a mut [f32],
     scratch: &'a mut Vec<f32>,
 }
@@ -262,7 +262,7 @@ fn spread_rows<S: Simd, const T: usize>(simd: S, r: usize, m: usize, u: &[f32], 
 
 /// `g += alpha u^T x`: u `[n, r]`, x `[n, m]` (dropped where asked), g `[r, m]`.
 #[allow(clippy::too_many_arguments)]
-pub fn outer(n: usize, r: usize, m: usize, alpha: f32, u: &[f32], x: &[f32], drop: Option<Drop>, g: &mut [f32]) {
+pub fn outer(n: usize, r: usize, m: usize, alpha: f32, u: &[f32], x: &[f32], drop: Option<Dropout>, g: &mut [f32]) {
     assert!(u.len() >= n * r && x.len() >= n * m && g.len() >= r * m);
     if n == 0 || r == 0 || m == 0 {
         return;
@@ -293,7 +293,7 @@ struct Outer<'a> {
     width: usize,
     u: &'a [f32],
     x: &'a [f32],
-    drop: Option<Drop<'a>>,
+    drop: Option<Dropout<'a>>,
     /// `[r, width]`
     sums: &'a mut [f32],
 }
@@ -409,7 +409,7 @@ mod tests {
             let (x, a, u) = (values(n * k, 1), values(r * k, 2), values(n * r, 3));
             let keys: Vec<Key> = (0..n as u64).map(|i| Key::new(9, Purpose::Dropout).at(i)).collect();
             for p in [0.0f32, 0.3] {
-                let drop = (p > 0.0).then_some(Drop { p, keys: &keys });
+                let drop = (p > 0.0).then_some(Dropout { p, keys: &keys });
                 let mut mask = vec![1.0f32; n * k];
                 if let Some(drop) = drop {
                     let ones = vec![1.0; k];
@@ -445,7 +445,7 @@ mod tests {
     #[test]
     fn dropout_keeps_its_share_and_scales() {
         let keys = [Key::new(1, Purpose::Dropout)];
-        let drop = Drop { p: 0.25, keys: &keys };
+        let drop = Dropout { p: 0.25, keys: &keys };
         let ones = vec![1.0; 40_000];
         let mut y = vec![0.0; ones.len()];
         drop.row(0, 0, &ones, &mut y);

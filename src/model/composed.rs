@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::kernels::elementwise::Rotary;
 use crate::kernels::layer::MODULES;
 use crate::kernels::linear::LowRank;
-use crate::kernels::skinny::Drop;
+use crate::kernels::skinny::Dropout;
 use crate::random::Key;
 use crate::recipe::Dtype;
 
@@ -116,7 +116,7 @@ fn linear(x: &Tensor, (weight, bias): &(Tensor, Option<Tensor>), delta: Delta, k
 /// `[N, d]`: 0 or `1 / (1 - p)`, the same draws as the kernels'.
 fn dropout_mask(keys: &[Key], d: usize, p: f32, device: &Device) -> Result<Tensor> {
     let mut mask = vec![0.0; keys.len() * d];
-    let (drop, ones) = (Drop { p, keys }, vec![1.0; d]);
+    let (drop, ones) = (Dropout { p, keys }, vec![1.0; d]);
     mask.chunks_exact_mut(d).enumerate().for_each(|(row, mask)| drop.row(row, 0, &ones, mask));
     Ok(Tensor::from_vec(mask, (keys.len(), d), device)?)
 }

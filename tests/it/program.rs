@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use fullband::checkpoint::Family;
+use fullband::checkpoint::{Config, Family};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -94,8 +94,10 @@ fn succeeded(output: &Output) -> String {
 #[test]
 fn a_run_in_a_pipe_prints_plain_lines_and_a_closing_table() {
     let shop = Shop::new();
-    let out = succeeded(&shop.run(&["train", "recipe.toml", "--threads", "1"]));
+    let out = succeeded(&shop.run(&["train", "recipe.toml", "--threads", "1", "--profile"]));
     assert!(out.contains(" kernels, 1 threads"), "{out}");
+    let frozen = out.lines().find(|line| line.starts_with("products with frozen weights")).expect("a profile");
+    assert!(frozen.trim_end().ends_with('%'), "{frozen}");
     assert!(out.contains("step 8/8 phase 3 loss "), "{out}");
     assert!(out.contains("step 8 validation STANDARD "), "{out}");
     assert!(!out.contains('\r') && !out.contains('\u{1b}'), "{out:?}");
@@ -145,6 +147,13 @@ fn another_base_than_the_adapters_is_warned_of() {
     succeeded(&output);
     let warning = text(&output.stderr);
     assert!(warning.contains("was trained on 'base'") && warning.contains("sha256"), "{warning}");
+
+    fs::create_dir(shop.path().join("shallow")).unwrap();
+    tiny::folder(&shop.path().join("shallow"), &Config { num_layers: 1, windows: vec![None], ..config });
+    let output = shop.run(&[&prompt[..], &["--base", "shallow"]].concat());
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{message}");
+    assert!(message.contains("model.layers.1") && message.contains("was trained on 'base'"), "{message}");
 }
 
 /// Reads lines until one contains `wanted`.
@@ -285,6 +294,8 @@ fn mistakes_are_not_internal_errors() {
     refused(&["generate", "adapter", "red", "--mode", "fused", "--passes", "9999999"], 2, "--passes");
     refused(&["generate", "adapter", "red", "--passes", "2"], 2, "--mode fused");
     refused(&["generate", "adapter", "red", "--max-tokens", "0"], 2, "--max-tokens");
+    refused(&["generate", "base", "red", "--base", "base"], 2, "--base goes with an adapter");
+    refused(&["inspect", "smollm2-135m-instruct"], 2, "`fullband fetch smollm2-135m-instruct`");
     refused(&["recipe", "new", "base"], 2, "is a folder");
     refused(&["recipe", "new", "base", "--force"], 2, "is a folder");
     fs::remove_file(shop.path().join("adapter/adapter_model.safetensors")).unwrap();
