@@ -42,11 +42,13 @@ pub fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Copies the files of `from` (not its folders) into `to`.
+/// Copies the files of `from` (not its folders) into `to`, and flushes them: the folder is renamed next.
 pub fn copy_files(from: &Path, to: &Path) -> Result<()> {
     for file in entries(from)?.into_iter().filter(|path| path.is_file()) {
         if let Some(name) = file.file_name() {
-            std::fs::copy(&file, to.join(name)).map_err(Error::io(&file))?;
+            let copy = to.join(name);
+            std::fs::copy(&file, &copy).map_err(Error::io(&file))?;
+            std::fs::File::open(&copy).and_then(|copy| copy.sync_all()).map_err(Error::io(&copy))?;
         }
     }
     Ok(())
