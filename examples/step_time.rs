@@ -18,7 +18,9 @@ use fullband::kernels::isa::Isa;
 use fullband::lora::{self, LoraConfig};
 use fullband::model::{LoadOptions, Model};
 use fullband::random::{Key, Purpose};
-use fullband::recipe::{Dtype, FeedbackInit, FeedbackRecipe, Form, Gate, Group, LoraVariant, Phase, Prefix};
+use fullband::recipe::{
+    Dtype, FeedbackInit, FeedbackRecipe, Form, Gate, Group, LoraRecipe, LoraVariant, Phase, Prefix, Targets,
+};
 use fullband::train::adamw::{AdamW, variables};
 use fullband::train::step::{StepSpec, run_step};
 
@@ -64,9 +66,8 @@ fn main() -> Result<()> {
     };
     let examples: Vec<Example> = (0..documents).map(example).collect();
     let batch = Batch::pack(examples.iter().enumerate().map(|(i, e)| (i as u64, e)));
-    let modules =
-        ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"].map(String::from).into();
-    let config = LoraConfig { rank, alpha: 16.0, dropout: 0.0, variant: LoraVariant::Lora, modules };
+    let lora = LoraRecipe { rank, alpha: 16.0, dropout: 0.0, targets: Targets::AllLinear, variant: LoraVariant::Lora };
+    let config = LoraConfig::resolve(&lora)?;
     let feedback = FeedbackRecipe {
         form: Form::Residual,
         gate: Gate::Sigmoid,

@@ -89,7 +89,7 @@ impl GenerateArgs {
             return wrong("repetition-penalty", "a number above 0");
         }
         if self.passes.is_some_and(|passes| !(1..=MAX_PASSES).contains(&passes)) {
-            return wrong("passes", "1 to 32");
+            return wrong("passes", &format!("1 to {MAX_PASSES}"));
         }
         if self.passes.is_some() && !matches!(self.mode, ModeArg::Fused) {
             return wrong("passes", "--mode fused beside it: the other modes have no extra passes");

@@ -151,9 +151,6 @@ fn dry_run(
     let memory = Memory::estimate(&checkpoint.config, recipe, tokens, values.0 + values.1);
     let start = Start::new(recipe, &training.examples, &validation.examples, values);
     if args.json {
-        if args.profile {
-            profile::enable();
-        }
         let report = json!({ "train": training.report, "validation": validation.report });
         say!("{}", json!({ "data": report, "plan": start, "memory": memory }));
         return Ok(());

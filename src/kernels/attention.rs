@@ -110,22 +110,29 @@ fn softmax(row: &mut [f32], live: std::ops::Range<usize>) -> f32 {
     row[live.end..].fill(0.0);
     let row = &mut row[live];
     let max = max(row);
+    let sum = exponentials(row, max);
+    let inverse = 1.0 / sum;
+    row.iter_mut().for_each(|x| *x *= inverse);
+    max + sum.ln()
+}
+
+/// `exp(x - top)` in place; returns the sum.
+#[inline(always)]
+pub(super) fn exponentials(row: &mut [f32], top: f32) -> f32 {
     let mut lanes = [0f32; 16];
     let mut chunks = row.chunks_exact_mut(16);
     for chunk in &mut chunks {
         for i in 0..16 {
-            chunk[i] = exp(chunk[i] - max);
+            chunk[i] = exp(chunk[i] - top);
             lanes[i] += chunk[i];
         }
     }
     let mut sum: f32 = lanes.iter().sum();
     for x in chunks.into_remainder() {
-        *x = exp(*x - max);
+        *x = exp(*x - top);
         sum += *x;
     }
-    let inverse = 1.0 / sum;
-    row.iter_mut().for_each(|x| *x *= inverse);
-    max + sum.ln()
+    sum
 }
 
 #[inline(always)]

@@ -3,15 +3,14 @@
 
 use rayon::prelude::*;
 
-use super::attention::max;
-use super::elementwise::exp;
+use super::attention::{exponentials, max};
 use super::packed::PackedWeight;
 use super::pool::Buffer;
 use super::profile::{Part, timed};
 use super::simd::vectorised;
 
 /// Rows whose logits exist at the same time: the head's weights are read once for so many.
-const CHUNK: usize = 256;
+pub const CHUNK: usize = 256;
 
 pub struct Loss {
     /// `[M]`: `-log p(token)`, in nats.
@@ -55,19 +54,7 @@ fn row_loss(row: &mut [f32], token: usize, weight: Option<f32>) -> f32 {
         || {
             let top = max(row);
             let target = row[token];
-            let mut lanes = [0f32; 16];
-            let mut chunks = row.chunks_exact_mut(16);
-            for chunk in &mut chunks {
-                for i in 0..16 {
-                    chunk[i] = exp(chunk[i] - top);
-                    lanes[i] += chunk[i];
-                }
-            }
-            let mut sum: f32 = lanes.iter().sum();
-            for x in chunks.into_remainder() {
-                *x = exp(*x - top);
-                sum += *x;
-            }
+            let sum = exponentials(row, top);
             if let Some(weight) = weight {
                 let scale = weight / sum;
                 row.iter_mut().for_each(|x| *x *= scale);

@@ -24,7 +24,7 @@ pub enum Part {
     Head,
     /// Feedback fusion.
     Fusion,
-    /// Gradient norm, clipping and AdamW.
+    /// AdamW, and the clipping in it.
     Optimizer,
 }
 

@@ -5,18 +5,16 @@
 //! - kept: what each layer keeps of each token for its backward, in every pass that a gradient goes through
 //!   (`kernels::layer::Saved` and the layer's input): `2 D + 2 H dh + 2 KV dh + H + 2 F + r * modules` floats, or `D`
 //!   with `recompute`, and `6 D` a pass for states, inputs and the fusion;
-//! - working: the buffers of one layer's backward (the same sum again, and its gradients), and the logits of 256 rows.
+//! - working: the buffers of one layer's backward (the same sum again, and its gradients), and the logits of `head::CHUNK` rows.
 //!
 //! An estimate: allocators and the files' cache add to it.
 
 use super::schedule::most_passes;
 use crate::checkpoint::Config;
+use crate::kernels::head;
 use crate::kernels::layer::MODULES;
 use crate::lora::{LoraConfig, is_target, module_shape};
 use crate::recipe::{Dtype, Group, LoraVariant, Phase, Recipe};
-
-/// Rows of logits that exist at the same time (`kernels::head`).
-const HEAD_ROWS: u64 = 256;
 
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Memory {
@@ -34,7 +32,7 @@ impl Memory {
         let kept_of_layer = if recipe.train.recompute { d } else { layer };
         let tokens = tokens as u64;
         let of_pass = tokens * (kept_of_layer * config.num_layers as u64 + 6 * d);
-        let logits = HEAD_ROWS * config.vocab_size as u64 + tokens * d;
+        let logits = head::CHUNK as u64 * config.vocab_size as u64 + tokens * d;
         Self {
             weights: weights(config, recipe.model.dtype),
             trained: 20 * values as u64,

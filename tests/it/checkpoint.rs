@@ -8,6 +8,7 @@ use fullband::checkpoint::{Checkpoint, Config, Family, RopeScaling, sha256_file}
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 
+use crate::support::golden_root;
 use crate::tiny;
 use crate::tiny::refusal;
 
@@ -33,8 +34,7 @@ fn change(path: &Path, changes: Value) {
 }
 
 fn golden() -> Option<PathBuf> {
-    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden");
-    let path = std::env::var_os("FULLBAND_GOLDEN").map_or(default, PathBuf::from);
+    let path = golden_root();
     if !path.is_dir() {
         eprintln!("skipped: no golden folder at {}", path.display());
         return None;

@@ -13,6 +13,7 @@ use fullband::recipe::Dtype;
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
+use crate::support;
 use crate::tiny;
 use crate::tiny::{GgufFile, refusal};
 
@@ -281,9 +282,7 @@ fn real_base() -> Option<PathBuf> {
 
 /// The real base and what is expected of it; none, and a line that says so, where one of the two is not there.
 fn golden_base() -> Option<(Checkpoint, Value)> {
-    let golden = std::env::var_os("FULLBAND_GOLDEN")
-        .map_or(Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden"), PathBuf::from)
-        .join("smollm2.json");
+    let golden = support::golden_root().join("smollm2.json");
     let base = real_base()?;
     let Ok(text) = fs::read_to_string(&golden) else {
         eprintln!("skipped: no {}", golden.display());

@@ -2,13 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-/// Folders of golden models: the small ones of this repository, and those of `FULLBAND_GOLDEN` (or the folder beside the
-/// checkout) where they are there.
+/// `FULLBAND_GOLDEN`, or the folder beside the checkout; it need not be there.
+pub fn golden_root() -> PathBuf {
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden");
+    std::env::var_os("FULLBAND_GOLDEN").map_or_else(default, PathBuf::from)
+}
+
+/// Folders of golden models: the small ones of this repository, and those of [`golden_root`] where they are there.
 pub fn golden_folders() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let outside = std::env::var_os("FULLBAND_GOLDEN").map_or_else(|| root.join("../shared/golden"), PathBuf::from);
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/golden");
     let mut folders = Vec::new();
-    for parent in [root.join("tests/fixtures/golden"), outside] {
+    for parent in [ours, golden_root()] {
         let Ok(entries) = std::fs::read_dir(&parent) else {
             println!("skipped: no folder {}", parent.display());
             continue;
